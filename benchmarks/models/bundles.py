@@ -40,13 +40,9 @@ def bundle_of_checkpoint(
     neutral = directory.parent / NEUTRAL
     if not neutral.exists():
         source = read_checkpoint(checkpoint)
+        name = checkpoint.resolve().name
         with new_directory(neutral) as unfinished:
-            export_bundle(
-                source.model,
-                unfinished,
-                name=checkpoint.resolve().name,
-                tokenizers=source.tokenizers,
-            )
+            export_bundle(source.model, unfinished, name=name, tokenizers=source.tokenizers)
     return optimized_bundle(
         neutral, directory, target=target, precision=precision, calibration=calibration
     )
@@ -120,9 +116,8 @@ def exported(directory: Path) -> Path:
     from dragoman.reference_model.pretrained import find_checkpoint
 
     directory.mkdir()
-    return bundle_of_checkpoint(
-        find_checkpoint(MODEL), directory / MODEL, target="neutral", precision="fp32"
-    )
+    unchanged = {"target": "neutral", "precision": "fp32"}
+    return bundle_of_checkpoint(find_checkpoint(MODEL), directory / MODEL, **unchanged)
 
 
 def opened(checkpoint: str | Path, comparison: Comparison) -> tuple[OpenedCheckpoint, ParityInputs]:

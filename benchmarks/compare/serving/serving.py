@@ -93,13 +93,11 @@ def call_library(directory: Path, threads: int, bodies: Sequence[dict[str, Any]]
     from dragoman.runtime import load
 
     model, seconds = load(directory, threads=threads), []
-    for number, body in enumerate([*bodies[:2], *bodies]):  # the first two warm up
-        source, longest = body["source"], body["max_new_tokens"]
+    for body in [*bodies[:2], *bodies]:  # the first two warm up
         started = time.perf_counter()
-        model.generate([source], max_new_tokens=longest)
-        if number >= 2:
-            seconds.append(time.perf_counter() - started)
-    return seconds
+        model.generate([body["source"]], max_new_tokens=body["max_new_tokens"])
+        seconds.append(time.perf_counter() - started)
+    return seconds[2:]
 
 
 ARRANGEMENT = "{X[arrangement][0]} x {X[arrangement][1]}, {X[arrangement][2]} at once"
@@ -118,10 +116,10 @@ COLUMNS = (
 )
 
 
-def _best(record: Record, tool: Row, goodput: str) -> Row:
-    """Return the entry of a tool with the highest goodput."""
-    case = tool["tool"], tool[goodput]["arrangement"]
-    return next(e for e in record["entries"] if (e["tool"], e["arrangement"]) == case)
+def _best(record: Record) -> list[Row]:
+    """Return the entry of each tool with its highest goodput."""
+    entries = {f"{entry['tool']} {entry['arrangement']}": entry for entry in record["entries"]}
+    return [entries[f"{tool['tool']} {tool['own']['arrangement']}"] for tool in record["tools"]]
 
 
 def tables(record: Record) -> Iterator[Table]:
@@ -135,8 +133,7 @@ def tables(record: Record) -> Iterator[Table]:
             "limit_ms": record["slower"] * best["fastest"] * 1000,
             "memory_mb": best["memory_mb"],
         }
-        for tool in record["tools"]
-        for best in [_best(record, tool, "own")]
+        for tool, best in zip(record["tools"], _best(record), strict=True)
     ]
     title = (
         f"{record['model']}; {record['requests']}. Requests a second at which p95 is at most "
@@ -156,8 +153,7 @@ def picture(record: Record) -> Figure:
     """Draw latency percentiles over the rate, of each tool at its best; peers are dashed."""
     from ..picture_style import figure, legend_below, looks, styled, tidy
 
-    best = [_best(record, tool, "own") for tool in record["tools"]]
-    percentiles = ("p50", "p95", "p99")
+    best, percentiles = _best(record), ("p50", "p95", "p99")
     with styled():
         drawn = figure(4.2)
         drawn.suptitle(record["model"], fontsize="medium")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.5
 """A batch is decoded again until that has taken so long."""
+FIRST = ", first token"
+"""Added to the name of a batch of one new token."""
 
 
 def measure_decoding(
@@ -30,31 +32,23 @@ def measure_decoding(
     With beams, a batch of one new token is also measured, to compute the time of the steps alone.
     After an interruption, the complete batch sizes are the result.
     """
-    sizes = workload.batch_sizes
-    batches = {f"batch {size}": workload.batch(size) for size in sizes}
+    batches = {f"batch {size}": workload.batch(size) for size in workload.batch_sizes}
     if workload.num_beams > 1 and workload.new_tokens > 1:
-        firsts = {f"{name}, first token": b._replace(new_tokens=1) for name, b in batches.items()}
-        batches |= firsts
+        batches |= {f"{name}{FIRST}": b._replace(new_tokens=1) for name, b in batches.items()}
+    ways: dict[str, Any] = {"threads": workload.threads, "rounds": workload.rounds}
+    ways |= {"turn_seconds": workload.turn_seconds, "check": check_lengths}
     try:
-        results = run.take_turns(
-            contenders,
-            batches,
-            checkpoint=checkpoint,
-            threads=workload.threads,
-            rounds=workload.rounds,
-            turn_seconds=workload.turn_seconds,
-            check=check_lengths,
-        )
+        results = run.take_turns(contenders, batches, checkpoint=checkpoint, **ways)
     except Interrupted as interruption:
         results = interruption.results
     measurements: list[Row] = []
     costs: list[Row] = []
     by_name = {contender.name: contender for contender in contenders}
-    for size in (size for size in sizes if f"batch {size}" in results.turns):
-        turns = results.turns[f"batch {size}"]
-        first = results.turns.get(f"batch {size}, first token", {})
-        measurements += measurements_of(turns, by_name, size, workload.new_tokens)
-        costs += costs_of(turns, first, size, workload.new_tokens)
+    for size in workload.batch_sizes:
+        if turns := results.turns.get(f"batch {size}"):
+            first = results.turns.get(f"batch {size}{FIRST}", {})
+            measurements += measurements_of(turns, by_name, size, workload.new_tokens)
+            costs += costs_of(turns, first, size, workload.new_tokens)
     return {
         "measurements": measurements,
         "costs": costs,
@@ -101,21 +95,16 @@ def measurements_of(
         the best peers with as many threads
     """
     expected = next(t.outcome for entrant, t in turns.items() if entrant.contender == REFERENCE)
-    timed = {
-        entrant: own
-        for entrant, own in turns.items()
-        if own.counted and not entrant.contender.endswith(AS_MANY_ROWS)
-    }
+    timed = {e: own for e, own in turns.items() if own.counted and AS_MANY_ROWS not in e.contender}
     peers = {e: own.median for e, own in timed.items() if contenders[e.contender].peer}
     rows: list[Row] = []
     for entrant, own in timed.items():
         fp32, median = contenders[entrant.contender].fp32, own.median
         in_fp32 = {e: s for e, s in peers.items() if fp32 and contenders[e.contender].fp32}
-        alike, alike_in_fp32 = (
+        same, same_in_fp32 = (
             {e: s for e, s in group.items() if e.threads == entrant.threads}
             for group in (peers, in_fp32)
         )
-        same = [a == b for a, b in zip(expected, own.outcome, strict=True)]
         rows.append(
             {
                 **entrant._asdict(),
@@ -124,9 +113,9 @@ def measurements_of(
                 **pace_of(own, batch_size, new_tokens),
                 **against(median, peers),
                 **against(median, in_fp32, "fp32"),
-                "identical": sum(same),
-                "thread_ratio": against(median, alike)["ratio"],
-                "fp32_thread_ratio": against(median, alike_in_fp32)["ratio"],
+                "identical": sum(a == b for a, b in zip(expected, own.outcome, strict=True)),
+                "thread_ratio": against(median, same)["ratio"],
+                "fp32_thread_ratio": against(median, same_in_fp32)["ratio"],
             }
         )
     return rows
@@ -175,8 +164,6 @@ def texts_of(results: Sequence[Result], what: str) -> list[str]:
     """Return the texts of results; raise DragomanError if a source was rejected."""
     rejected = [result.error for result in results if result.error]
     if rejected:
-        raise DragomanError(
-            f"{what}: expected a result for every source, found {len(rejected)} rejected, the "
-            f"first with: {rejected[0]}"
-        )
+        expected = f"{what}: expected a result for every source, found {len(rejected)} rejected"
+        raise DragomanError(f"{expected}, the first with: {rejected[0]}")
     return [result.text or "" for result in results]

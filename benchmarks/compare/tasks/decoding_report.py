@@ -25,7 +25,6 @@ COLUMNS = (
     ("same tokens", "{identical}/{batch_size}"),
     ("g2p-en error", "{word_error:.2%}"),
 )
-COST_NAMES = {"step": "ms per step", "call": "ms per call"}
 
 
 def decoding(num_beams: int) -> str:
@@ -91,24 +90,20 @@ def reached(record: Record) -> Iterator[str]:
     """Compare Dragoman's precisions with the floor."""
     medians = _medians(record["measurements"])
     for pace in record.get("paces", ()):
-        products = ", ".join(
-            f"{number:,.0f} in {name}" for name, number in pace["products"].items()
-        )
+        products = ", ".join(f"{n:,.0f} in {name}" for name, n in pace["products"].items())
         yield (
             f"{count(pace['threads'], 'thread')}: {pace['gigabytes_per_second']:.1f} GB/s are "
             f"read, 10^9 products a second: {products}"
         )
         floors = [floor for floor in record["floors"] if floor["threads"] == pace["threads"]]
         for own in sections(floors, "contender"):
-            found = [
+            found = "; ".join(
                 f"batch {floor['batch_size']}: {floor['ms']:.2f} ms, {floor['ms'] / step:.0%}"
                 for floor in own
                 if (step := medians.get(_case(floor)))
-            ]
+            )
             if found:
-                yield (
-                    f"floor of {own[0]['contender']}, and its share of a step: {'; '.join(found)}"
-                )
+                yield f"floor of {own[0]['contender']}, and its share of a step: {found}"
 
 
 def _case(row: Row) -> tuple[str, int, int]:
@@ -127,10 +122,8 @@ def documentation(record: Record) -> Iterator[Table]:
         yield _footprints(record["footprints"])
     if "floors" in record:
         yield _floors(record["floors"], record["measurements"])
-    costs = record.get("costs", [])
-    for of, name in COST_NAMES.items():
-        if of_kind := [row for row in costs if row["of"] == of]:
-            yield _costs(of_kind, name)
+    for costs in sections(record.get("costs", ()), "of"):
+        yield _costs(costs)
 
 
 def _speed(record: Record) -> Table:
@@ -189,12 +182,12 @@ def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> Table:
     return Table(["", "threads", *sizes], pivoted(floors, ["contender", "threads"], cell))
 
 
-def _costs(rows: Sequence[Row], name: str) -> Table:
+def _costs(rows: Sequence[Row]) -> Table:
     def cell(row: Row) -> str:
         return f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
 
     sizes = distinct(count(row["batch_size"], "source") for row in rows)
-    headings = [f"{size}: {name}, compared, ratio" for size in sizes]
+    headings = [f"{size}: ms per {rows[0]['of']}, compared, ratio" for size in sizes]
     return Table(["", "threads", *headings], pivoted(rows, ["contender", "threads"], cell))
 
 

@@ -17,22 +17,11 @@ from typing import Any
 
 import click
 
+from ...models import shapes
 from ...models.bundles import optimized_bundle
-from ...models.shapes import (
-    LANGUAGE_MODELS,
-    SHAPES,
-    check_lengths,
-    describe,
-    describe_language_model,
-)
+from ...models.shapes import LANGUAGE_MODELS, SHAPES
 from .. import options
-from ..contenders.text import (
-    BUNDLES,
-    BundleKind,
-    Workload,
-    language_models,
-    translators,
-)
+from ..contenders.text import BUNDLES, BundleKind, Workload, language_models, translators
 from ..contenders.variants import with_recurrent, with_shortlists
 from ..record import Record
 from ..task import Options, Run, Task
@@ -46,7 +35,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     from .floor import best_pace, floors, measure_pace
 
     shape, device, beams = given.shape, getattr(given, "device", "cpu"), getattr(given, "beams", 1)
-    check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
+    shapes.check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
     vocab_size = given.vocab_size or SHAPES[shape].vocab_size
     workload = Workload(
         longest_source=given.longest_source,
@@ -77,14 +66,14 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     on_cpu = workload.threads if device == "cpu" else ()
     before_rounds = [measure_pace(n) for n in on_cpu]
     figures = measure_decoding(run, contenders, workload, run.checkpoint)
-    measured = {m["contender"] for m in figures["measurements"]}
     after_rounds = [measure_pace(n) for n in on_cpu]
     paces = [best_pace(moments) for moments in zip(before_rounds, after_rounds, strict=True)]
+    measured = {m["contender"] for m in figures["measurements"]}
     bundles = [bundle for bundle in BUNDLES if bundle.contender in measured]
     precisions = {bundle.contender: bundle.precision for bundle in bundles}
     quality = bundles and given.quality
     return record_of(
-        describe(shape, vocab_size),
+        shapes.describe(shape, vocab_size),
         workload,
         figures,
         word_error=word_errors(bundles, max(workload.threads)) if quality else {},
@@ -98,18 +87,13 @@ def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
     """Measure contenders that continue prompts; the time of a call includes prefill."""
     from ...models.random_checkpoint import write_random_language_model
 
-    workload = Workload(
-        batch_sizes=given.batch_sizes,
-        source_length=given.prompt_length,
-        new_tokens=given.new_tokens,
-        tokens=(0, LANGUAGE_MODELS[given.shape]["vocab_size"] - 1),  # without the end token (last)
-        threads=given.threads,
-        rounds=given.rounds,
-    )
+    tokens = (0, LANGUAGE_MODELS[given.shape]["vocab_size"] - 1)  # without the end token (last)
+    sizes = given.batch_sizes, given.prompt_length, given.new_tokens
+    workload = Workload(*sizes, tokens, given.threads, given.rounds)
     contenders = run.chosen(language_models(openvino_in=run.openvino, before=run.before))
     write_random_language_model(given.shape, run.checkpoint)
     figures = measure_decoding(run, contenders, workload, run.checkpoint)
-    return record_of(describe_language_model(given.shape), workload, figures)
+    return record_of(shapes.describe_language_model(given.shape), workload, figures)
 
 
 def record_of(
@@ -147,15 +131,14 @@ def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]
 
     from ...models.bundles import MODEL, exported
 
-    checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
+    recipe, examples = find_recipe(MODEL), read_examples(find_checkpoint(MODEL) / HELD_OUT_FILE)
     assert recipe.score is not None
-    examples = read_examples(checkpoint / HELD_OUT_FILE)
     errors: dict[str, float] = {}
     with TemporaryDirectory() as workspace:
         neutral = exported(Path(workspace) / "neutral")
         for name, target, precision in bundles:
-            directory = Path(workspace) / f"{target}-{precision}"
-            bundle = optimized_bundle(neutral, directory, target=target, precision=precision)
+            kind = {"target": target, "precision": precision}
+            bundle = optimized_bundle(neutral, Path(workspace) / precision, **kind)
             results = load(bundle, threads=threads).generate([e.source for e in examples])
             errors[name] = recipe.score(texts_of(results, MODEL), examples)[recipe.metric]
     return errors
@@ -179,13 +162,13 @@ def quality(*, default: bool) -> click.Option:
 ROUNDS = options.rounds(7)
 WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
 LENGTH = click.IntRange(1, 1024)
+LONGEST = "Draw lengths from --source-length to this one."
 LENGTHS = (
     options.option("--source-length", "Tokens of every source.", 32, LENGTH),
-    options.option(
-        "--longest-source", "Draw lengths from --source-length to this one.", kind=LENGTH
-    ),
+    options.option("--longest-source", LONGEST, kind=LENGTH),
     options.new_tokens(),
 )
+DEVICE = "cuda: engines and other tools on an NVIDIA GPU."
 
 _task = partial(
     Task,
@@ -209,9 +192,7 @@ GREEDY = _task(
         ROUNDS,
         options.VOCAB_SIZE,
         *LENGTHS,
-        options.option(
-            "--device", "cuda: engines and other tools on an NVIDIA GPU.", "cpu", ["cpu", "cuda"]
-        ),
+        options.option("--device", DEVICE, "cpu", ["cpu", "cuda"]),
         *WAYS,
         options.SHORTLIST,
         quality(default=True),

@@ -23,7 +23,7 @@ from dragoman.errors import DragomanError
 from ...processes import HERE, Interpreter
 from .. import options
 from ..record import Record, Table, table_of
-from ..rounds import Contender, Entrant, count, unchanged
+from ..rounds import Contender, count, unchanged
 from ..task import Options, Run, Task
 
 PAD, START, END = 0, 1, 2
@@ -78,10 +78,9 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
     layers = dict.fromkeys(("encoder_layers", "decoder_layers"), LAYERS)
     places = dict.fromkeys(("max_source_positions", "max_target_positions"), LONGEST)
     vocabularies = dict.fromkeys(("source_vocab_size", "target_vocab_size"), VOCABULARY)
-    config = {**sizes, **layers, **places, **vocabularies}
-    model = Transformer(
-        ModelConfig.from_dict({**config, "norm_order": "pre", "tie_source_target": True})
-    )
+    kind = {"norm_order": "pre", "tie_source_target": True}
+    config = {**sizes, **layers, **places, **vocabularies, **kind}
+    model = Transformer(ModelConfig.from_dict(config))
     made = TrainingOptions(
         epochs=1000,
         batch_tokens=BATCH_TOKENS,
@@ -90,9 +89,9 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
         label_smoothing=SMOOTHING,
         precision=precision,  # type: ignore[arg-type]
     )
+    data = Path(tempfile.mkdtemp()), pairs, pairs[:1]
     judge = Judge[Transformer](lambda _: 0.0, "")
-    folder = Path(tempfile.mkdtemp())
-    run = Training(model, made, folder, pairs, pairs[:1], judge, "", torch.device("cpu"))
+    run = Training(model, made, *data, judge, "", torch.device("cpu"))
     run.begin_epoch()
 
     def step() -> int:
@@ -117,12 +116,9 @@ def _padded(pairs: list[Any], similar: bool = False) -> Iterator[tuple[Any, Any]
         else:
             batches = list(_batches(pairs))
         for batch in batches:
-            sources, targets = (
-                torch.nn.utils.rnn.pad_sequence(
-                    [torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD
-                )
-                for side in zip(*((s, [START, *t]) for s, t in batch), strict=True)
-            )
+            sides = zip(*((s, [START, *t]) for s, t in batch), strict=True)
+            tensors = ([torch.tensor(ids) for ids in side] for side in sides)
+            sources, targets = (torch.nn.utils.rnn.pad_sequence(t, True, PAD) for t in tensors)
             yield sources, targets
 
 
@@ -216,17 +212,16 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
     from joeynmt.search import greedy
     from joeynmt.vocabulary import Vocabulary
 
-    names = ("unk", "pad", "bos", "eos")  # the first tokens of its vocabularies
-    special = {f"{name}_token": f"<{name}>" for name in names} | {"sep_token": None}
-    numbers: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(names)}
+    special: dict[str, Any] = {"sep_token": None, "lang_tags": []}
+    for number, name in enumerate(("unk", "pad", "bos", "eos")):  # its vocabularies' first tokens
+        special |= {f"{name}_token": f"<{name}>", f"{name}_id": number}
     sizes = {"num_layers": LAYERS, "num_heads": HEADS, "ff_size": INNER, "hidden_size": WIDTH}
     embeddings = {"embedding_dim": WIDTH, "scale": True, "dropout": DROPOUT}
     kind = {"type": "transformer", "dropout": DROPOUT, "layer_norm": "pre"}
     stack = {**sizes, **kind, "embeddings": embeddings}
     shared = {"encoder": stack, "decoder": stack, "tied_embeddings": True, "tied_softmax": True}
-    vocabulary = Vocabulary(
-        [f"t{n}" for n in range(4, VOCABULARY)], SimpleNamespace(**special, **numbers, lang_tags=[])
-    )
+    tokens = [f"t{n}" for n in range(4, VOCABULARY)]
+    vocabulary = Vocabulary(tokens, SimpleNamespace(**special))
     model = build_model(shared, vocabulary, vocabulary)
     model.loss_function = ("crossentropy", SMOOTHING)
     update, batches = _adam(model), _padded(pairs)
@@ -268,21 +263,21 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
 
 def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
     """Return the contenders, Dragoman first."""
-    kinds: dict[str, tuple[Callable[[list[Any]], Trainer], str, Interpreter]] = {
-        "Dragoman fp32": (partial(_dragoman, "fp32"), "fp32", HERE),
-        "Dragoman bf16": (partial(_dragoman, "bf16"), "bf16", HERE),
-        "torch.nn.Transformer": (partial(_loop, False), "fp32", HERE),
-        "torch.nn.Transformer, similar lengths": (partial(_loop, True), "fp32", HERE),
-        "JoeyNMT": (_joeynmt, "fp32", joeynmt),
+    kinds: dict[str, Callable[[list[Any]], Trainer]] = {
+        "Dragoman fp32": partial(_dragoman, "fp32"),
+        "Dragoman bf16": partial(_dragoman, "bf16"),
+        "torch.nn.Transformer": partial(_loop, False),
+        "torch.nn.Transformer, similar lengths": partial(_loop, True),
+        "JoeyNMT": _joeynmt,
     }
     return [
         Contender(
-            *(name, unchanged, partial(_load, kind), precision),
+            *(name, unchanged, partial(_load, kind), "bf16" if "bf16" in name else "fp32"),
             peer=not name.startswith("Dragoman"),
             needs_torch=True,
-            interpreter=interpreter,
+            interpreter=joeynmt if kind is _joeynmt else HERE,
         )
-        for name, (kind, precision, interpreter) in kinds.items()
+        for name, kind in kinds.items()
     ]
 
 
@@ -300,12 +295,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         )
     data = multi30k_en_de.load_data(given.data)
     train = list(data.train)
-    vocabulary = Vocabulary(size=VOCABULARY, tokenized=True)
-    tokenizer, _ = train_tokenizers(vocabulary, train)
-    pairs = [
-        [tokenizer.encode(text).ids for text in (example.source, example.references[0])]
-        for example in train
-    ]
+    tokenizer, _ = train_tokenizers(Vocabulary(size=VOCABULARY, tokenized=True), train)
+    sides = ((example.source, example.references[0]) for example in train)
+    pairs = [[tokenizer.encode(text).ids for text in pair] for pair in sides]
     pairs = [pair for pair in pairs if max(map(len, pair)) < LONGEST]
     held_out = data.held_out[:SOURCES]
     sources = [tokenizer.encode(example.source).ids for example in held_out]
@@ -314,16 +306,14 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     (run.checkpoint / "pairs.json").write_text(text, encoding="utf-8")
     joeynmt = Interpreter.of_environment(given.joeynmt_python) if given.joeynmt_python else HERE
     chosen = run.chosen(contenders(joeynmt))
-    common = {"threads": [given.threads]}
     work: dict[str, Work] = {"training": ("steps", each), "translation": ("sources", SOURCES)}
-    results = run.take_turns(chosen, work, rounds=given.rounds, **common)
+    results = run.take_turns(chosen, work, rounds=given.rounds, threads=[given.threads])
     memory = {f.contender: f.peak_memory_mb for f in results.footprints}
     chrf, references = find_metric("chrf"), [example.references for example in held_out]
     rows = []
     for entrant, turns in results.turns["training"].items():
         rates = [turn.outcome / turn.seconds for turn in turns.counted]
-        outputs = results.turns["translation"][Entrant(*entrant)].outcome
-        texts = tokenizer.decode_batch(outputs)
+        texts = tokenizer.decode_batch(results.turns["translation"][entrant].outcome)
         rows.append(
             {
                 "contender": entrant.contender,
@@ -345,10 +335,10 @@ COLUMNS = (
 )
 
 
-def tables(record: Record) -> Iterable[Table]:
-    """Return the table of all contenders."""
+def tables(record: Record) -> Iterator[Table]:
+    """Yield the table of all contenders."""
     title = f"Multi30k, {record['steps']} steps, {count(record['threads'], 'thread')}"
-    return [table_of(record["rows"], COLUMNS, title=title)]
+    yield table_of(record["rows"], COLUMNS, title=title)
 
 
 TRAINING = Task(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.errors import DragomanError
 
@@ -22,9 +22,6 @@ from ..record import Record, Table, distinct, table_of
 from ..task import Options, Run, Task
 from .decoding import texts_of
 from .decoding_report import decoding
-
-if TYPE_CHECKING:
-    pass
 
 CALIBRATION_SOURCES = 200
 
@@ -40,7 +37,6 @@ class HeldOut:
     name: str
     sources: Sequence[str]
     references: Sequence[str]
-    """Reference of each source."""
     language: str
     """Language of the targets."""
     tokenized: Sequence[str] = ()
@@ -57,28 +53,19 @@ def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[Held
 
     if recipe != multi30k_en_de.RECIPE.name:
         examples = read_examples(checkpoint / HELD_OUT_FILE)
-        return [
-            HeldOut(
-                "held out",
-                [example.source for example in examples],
-                [example.references[0] for example in examples],
-                recipe.rpartition("-")[2],
-            )
-        ]
+        sources = [example.source for example in examples]
+        references = [example.references[0] for example in examples]
+        return [HeldOut("held out", sources, references, recipe.rpartition("-")[2])]
     if data is None:
         raise DragomanError(f"{recipe}: its data are needed: --data FOLDER")
-    return [
-        HeldOut(
-            name,
-            [example.source for example in examples],
-            multi30k_en_de.read_lines_of(data, f"{name}.{multi30k_en_de.TARGET}"),
-            multi30k_en_de.TARGET,
-            [example.references[0] for example in examples],
-            PUBLISHED[name],
-        )
-        for name in multi30k_en_de.TESTS
-        for examples in [multi30k_en_de.read_set(data, name)]
-    ]
+    language, tests = multi30k_en_de.TARGET, []
+    for name in multi30k_en_de.TESTS:
+        examples = multi30k_en_de.read_set(data, name)
+        sources = [example.source for example in examples]
+        tokenized = [example.references[0] for example in examples]
+        texts = multi30k_en_de.read_lines_of(data, f"{name}.{language}")
+        tests.append(HeldOut(name, sources, texts, language, tokenized, PUBLISHED[name]))
+    return tests
 
 
 def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
@@ -95,7 +82,14 @@ def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
     if test.tokenized:
         plain = SacreBleu("BLEU", tokenize="none")
         of_tokens = plain.figure(texts, [[text] for text in test.tokenized])
-        texts = _joined(texts, test.language)
+        try:
+            from sacremoses import MosesDetokenizer
+        except ImportError as error:
+            raise DragomanError(
+                "joining Moses's tokens needs sacremoses: pip install it"
+            ) from error
+        detokenizer = MosesDetokenizer(lang=test.language)
+        texts = [detokenizer.detokenize(text.split()) for text in texts]
     references = [[text] for text in test.references]
     bleu, chrf = SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase)
     return {
@@ -107,27 +101,22 @@ def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
     }
 
 
-def _joined(texts: list[str], language: str) -> list[str]:
-    """Detokenize texts of Moses tokens."""
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise DragomanError("joining Moses's tokens needs sacremoses: pip install it") from error
-    detokenizer = MosesDetokenizer(lang=language)
-    return [detokenizer.detokenize(text.split()) for text in texts]
-
-
 def measure(run: Run, given: Options) -> dict[str, Any]:
     """Translate and score all test sets, with every precision and strategy."""
     from dragoman.export.locating import locate_checkpoint
-    from dragoman.reference_model.recipes import find_recipe
+    from dragoman.reference_model.recipes import find_recipe, multi30k_en_de
     from dragoman.runtime import load
 
     directory = locate_checkpoint(given.checkpoint).directory
     training = _training(directory)
     recipe = find_recipe(str(training["recipe"])).name
     tests = held_out_sets(recipe, directory, given.data)
-    calibration = _calibration(recipe, tests, given.data)
+    if recipe == multi30k_en_de.RECIPE.name:
+        sources = [example.source for example in multi30k_en_de.read_set(given.data, "val")]
+    else:
+        sources = list(tests[0].sources)
+    step = max(1, len(sources) // CALIBRATION_SOURCES)
+    calibration = sources[::step][:CALIBRATION_SOURCES]
     figures = []
     for precision in given.precisions:
         run.progress(f"building {precision}")
@@ -138,16 +127,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
                 run.progress(f"{precision}, {test.name}, {decoding(beams)}")
                 results = model.generate(list(test.sources), num_beams=beams)
                 outputs = texts_of(results, test.name)
-                figures.append(
-                    {
-                        "test": test.name,
-                        "precision": precision,
-                        "beams": beams,
-                        "sentences": len(outputs),
-                        "scores": scores(outputs, test),
-                        "published": test.published,
-                    }
-                )
+                row = {"test": test.name, "precision": precision, "beams": beams}
+                row |= {"sentences": len(outputs), "scores": scores(outputs, test)}
+                figures.append({**row, "published": test.published})
     return {"model": recipe, "figures": figures, "training": training}
 
 
@@ -161,16 +143,6 @@ def _training(directory: Path) -> dict[str, Any]:
     history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return record | {"history": [json.loads(line) for line in history]}
-
-
-def _calibration(recipe: str, tests: list[HeldOut], data: Path | None) -> list[str]:
-    from dragoman.reference_model.recipes import multi30k_en_de
-
-    if recipe == multi30k_en_de.RECIPE.name and data is not None:
-        sources = [example.source for example in multi30k_en_de.read_set(data, "val")]
-    else:
-        sources = list(tests[0].sources)
-    return sources[:: max(1, len(sources) // CALIBRATION_SOURCES)][:CALIBRATION_SOURCES]
 
 
 COLUMNS = (
