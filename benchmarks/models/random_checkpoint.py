@@ -106,10 +106,12 @@ def write_checkpoint(directory: Path, weights: dict[str, Tensor], **files: dict[
         (directory / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n", "utf-8")
 
 
-def write_random_text_model(shape: str, directory: Path, *, vocab_size: int | None = None) -> None:
+def write_random_text_model(
+    shape: str, directory: Path, *, vocab_size: int | None = None, seed: int = SEED
+) -> None:
     """Write a checkpoint in one of `SHAPES`, the same for the same seed."""
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
-    write_random_checkpoint(config, directory, seed=SEED, sharpness=sizes.sharpness)
+    write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
 
 
 def write_ending_text_model(

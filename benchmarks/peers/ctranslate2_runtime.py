@@ -45,14 +45,10 @@ class CTranslate2Peer:
         self._names = names or source_names
         package = import_library("ctranslate2")
         self._uses_shortlist = (directory / SHORTLIST).exists()
+        parallel = {"inter_threads": workers, "intra_threads": threads}
+        settings = {"device": device, "compute_type": compute_type, **parallel}
         try:
-            self._translator = package.Translator(
-                str(directory),
-                device=device,
-                compute_type=compute_type,
-                inter_threads=workers,
-                intra_threads=threads,
-            )
+            self._translator = package.Translator(str(directory), **settings)
         except (RuntimeError, ValueError) as error:
             raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
 
@@ -84,7 +80,8 @@ class CTranslate2Peer:
             min_decoding_length=min_new_tokens,
             use_vmap=self._uses_shortlist,
         )
-        return [target_ids(result.hypotheses[0]) for result in results]
+        best = (result.hypotheses[0] for result in results)
+        return [[int(name.removeprefix("t")) for name in names] for names in best]
 
 
 def load(
@@ -110,11 +107,6 @@ def target_names(tokens: Iterable[int]) -> list[str]:
     return [f"t{token}" for token in tokens]
 
 
-def target_ids(names: Iterable[str]) -> list[int]:
-    """Return the target tokens of names."""
-    return [int(name.removeprefix("t")) for name in names]
-
-
 def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
     """Convert the checkpoint of an encoder-decoder model with CTranslate2's own converter.
 
@@ -127,19 +119,14 @@ def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
     with TemporaryDirectory(dir=directory.parent) as copy:
         for file in source.iterdir():
             (Path(copy) / file.name).symlink_to(file.absolute())
-        special = {"bos": "bos", "eos": "eos", "pad": "pad", "unk": "pad"}
-        settings: dict[str, object] = {
-            f"{name}_token": f"t{config.get(f'{field}_token_id') or 0}"
-            for name, field in special.items()
-        }
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        for name, field in {"bos": "bos", "eos": "eos", "pad": "pad", "unk": "pad"}.items():
+            settings[f"{name}_token"] = f"t{config.get(f'{field}_token_id') or 0}"
         vocabulary = {name: token for token, name in enumerate(names)}
         model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": settings["unk_token"]}
-        for file_name, content in (
-            ("tokenizer.json", {"version": "1.0", "added_tokens": [], "model": model}),
-            ("tokenizer_config.json", settings),
-        ):
-            (Path(copy) / file_name).write_text(json.dumps(content), encoding="utf-8")
+        tokenizer = {"version": "1.0", "added_tokens": [], "model": model}
+        for kind, content in {"tokenizer": tokenizer, "tokenizer_config": settings}.items():
+            (Path(copy) / f"{kind}.json").write_text(json.dumps(content), encoding="utf-8")
         converter = library.TransformersConverter(copy, low_cpu_mem_usage=True)
         converter.convert(str(directory), quantization=mode)
     return directory
