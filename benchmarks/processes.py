@@ -54,7 +54,6 @@ class Interpreter:
 
 
 HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
-"""The interpreter of this process."""
 
 
 class Child:

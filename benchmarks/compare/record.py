@@ -40,14 +40,12 @@ class Circumstances:
     """The machine, versions, date and command of a measurement."""
 
     machine: str
-    """Processor, and GPU if used."""
     load_average: float
     """Load average of the machine in the minute before the measurement."""
     versions: dict[str, str]
     date: str
     """ISO 8601, UTC."""
     command: str
-    """Command that repeats the measurement."""
 
 
 def circumstances(
@@ -116,7 +114,6 @@ class Table:
     """Cells in the order of the headings; an empty row is a separator on a terminal."""
     title: str = ""
     left: int = 1
-    """Number of left-aligned columns."""
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""

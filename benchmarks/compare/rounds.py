@@ -59,7 +59,6 @@ class Contender(Generic[Work, Outcome]):
     timed: bool = True
     """Whether it runs in counted rounds; otherwise only in the warm-up, for its outcome."""
     interpreter: Interpreter = HERE
-    """Interpreter of both functions."""
 
     @property
     def fp32(self) -> bool:
@@ -88,7 +87,6 @@ class Footprint:
     peak_memory_mb: float
     """Peak memory of the process over all work items, in MB of 10^6 bytes."""
     disk_mb: float
-    """Size of all files in the loaded directory."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ MODULE = "dragoman.benchmarks.compare"
 AnyContender = TypeVar("AnyContender", bound=Contender[Any, Any])
 
 Options = SimpleNamespace
-"""The options of a command by name."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,8 @@ class Run:
     """The common settings of every task."""
 
     directory: Path
-    """Empty directory for checkpoints and conversions."""
     progress: Callable[[str], None] = lambda stage: None
-    """Receives a description of each stage."""
     only: Sequence[str] = ()
-    """Substrings of names that select contenders; empty: all."""
     openvino: Interpreter = HERE
     """Interpreter with Optimum-Intel and OpenVINO's tools."""
     before: Interpreter | None = None
@@ -88,9 +84,7 @@ class Task:
     """The definition of a comparison."""
 
     name: str
-    """Name of the command."""
     help: str
-    """Help text of the command."""
     options: Sequence[click.Parameter]
     """Options and arguments of the command; `ONLY`, `OPENVINO` and `BEFORE` are in the run."""
     measure: Callable[[Run, Options], Mapping[str, Any]]
@@ -130,7 +124,15 @@ class Task:
             )
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-            self.write(record, output / self.file(record, options), options)
+            stem = output / self.file(record, options)
+            records.write_json(record, stem.with_name(f"{stem.name}.json"))
+            if self.picture is not None:
+                from .picture_style import write
+
+                path = stem.with_name(f"{stem.name}.{self.picture_type}")
+                write(self.picture(record), path, dpi=150)
+            if self.copy is not None:
+                self.copy(record, stem, options)
         if problems := self.problems(record):
             raise click.ClickException("; ".join(problems))
 
@@ -142,17 +144,6 @@ class Task:
         """Return the tables of a record for the documentation."""
         tables = (self.documentation or self.tables)(record)
         return "\n\n".join(table.markdown() for table in tables)
-
-    def write(self, record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-        """Write a record, and its picture if any."""
-        records.write_json(record, stem.with_name(f"{stem.name}.json"))
-        if self.picture is not None:
-            from .picture_style import write
-
-            path = stem.with_name(f"{stem.name}.{self.picture_type}")
-            write(self.picture(record), path, dpi=150)
-        if self.copy is not None:
-            self.copy(record, stem, options)
 
     def _measured(
         self,

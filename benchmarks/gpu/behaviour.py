@@ -41,10 +41,8 @@ SECONDS, PERIODS, CLIENTS = 4.0, 5, 32
 """Of load on a server."""
 WORDS = ("dragoman", "transformer", "interpreter", "a", "encyclopaedia", "bundle", "precision")
 BATCHES = 8
-"""Batches of each thread."""
 SIZES, SIZES_PER_ROW = 200, 20
 LARGEST = 32
-"""Most rows of a batch."""
 
 
 class Models(NamedTuple):

@@ -32,7 +32,6 @@ class Part:
 
     name: str
     seconds: int
-    """The time limit."""
     module: str
     arguments: tuple[str, ...] = ()
     """The command, which writes JSON files into the folder of `--output`."""
@@ -48,7 +47,6 @@ SECONDS_TO_WRITE = 10
 MESSAGES = "messages.log"
 """What the library logs, such as why steps are not captured as CUDA graphs."""
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
-"""Pattern of what makes a terminal change its colours."""
 EXPORT = ("torch", "onnx", "onnxscript", "onnxruntime")
 """What the parts that export a model need."""
 HALF = ("CUDA fp16", "RTX fp16", "PyTorch fp16", "transformers fp16", " float16")

@@ -114,14 +114,12 @@ class Record:
     date: str
     command: str
     seconds: float
-    """Duration."""
     device: dict[str, Any]
     """GPU and driver, as written by the part "device"."""
     versions: dict[str, str]
     failure: str
     """Why the results are incomplete; "": complete."""
     results: dict[str, Any]
-    """Results by file name."""
 
 
 Records = dict[str, Record]

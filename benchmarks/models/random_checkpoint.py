@@ -34,7 +34,6 @@ END = "<|endoftext|>"
 LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
-"""Of attention, see `random_model`."""
 SENTENCE = range(1000, 1032)
 """The tokens that a random Whisper model hears; none of them is suppressed."""
 DOMINANCE = 30.0

@@ -21,7 +21,6 @@ class Shape(NamedTuple):
     vocab_size: int = 32000
     positions: int = 512
     sharpness: float = 4.0
-    """Sharpness of attention, see `random_model`."""
     decoder_layers: int = 0
     """Layers of the decoder; 0: as many as the encoder has."""
 
@@ -162,7 +161,6 @@ WHISPER_TINY_EN = {
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50256),
     "decoder_start_token_id": 50257,
 }
-"""The `config.json` of Whisper tiny.en."""
 
 WHISPERS = {"small": stacks(768, 12, 12, 3072), "medium": stacks(1024, 24, 16, 4096)}
 """Fields of the `config.json` of multilingual Whisper models that differ from base's."""

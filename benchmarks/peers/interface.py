@@ -45,7 +45,6 @@ class Stages(NamedTuple):
     decoder: float
     """Both in seconds; the decoder includes the prompt."""
     tokens: int
-    """Generated tokens, including the end token."""
 
 
 Way = Literal["greedy", "published", "together"]
@@ -65,7 +64,6 @@ class Transcriber(NamedTuple):
 
 
 Text = str | tuple[str, str]
-"""A text, or a query with a document."""
 
 Encode = Callable[..., NDArray[np.float32]]
 """Encodes texts as one batch: an embedding for each text, [N, D], or a score for each pair, [N]."""

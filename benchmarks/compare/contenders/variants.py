@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,10 @@ def _besides(
 ) -> list[Contender[Any, Any]]:
     """Return contenders, and those of some tools in int8, prepared in another way, besides."""
     others = [
-        dataclasses.replace(
-            contender,
-            name=contender.name + ending,
-            prepare=partial(prepare, prepare=contender.prepare),
-        )
-        for contender in contenders
-        if contender.precision.startswith("int8")
-        and contender.name.startswith(tools)
-        and AS_MANY_ROWS not in contender.name
+        replace(one, name=one.name + ending, prepare=partial(prepare, prepare=one.prepare))
+        for one in contenders
+        if one.precision.startswith("int8") and one.name.startswith(tools)
+        if AS_MANY_ROWS not in one.name
     ]
     return [*contenders, *others]
 
@@ -82,10 +77,9 @@ def prepared_with_shortlist(
         )
     prepared = prepare(checkpoint, directory)
     if not (prepared / "manifest.json").exists():
-        names = ctranslate2_runtime.source_names, ctranslate2_runtime.target_names
-        lines = [(names[0]([s]), names[1](targets)) for s, targets in enumerate(lists)]
-        lines.append(([], names[1](always)))
-        text = "".join(f"{' '.join(source)}\t{' '.join(targets)}\n" for source, targets in lines)
+        sources = [*ctranslate2_runtime.source_names(range(vocabulary)), ""]
+        targets = (" ".join(ctranslate2_runtime.target_names(each)) for each in (*lists, always))
+        text = "".join(f"{s}\t{t}\n" for s, t in zip(sources, targets, strict=True))
         (prepared / ctranslate2_runtime.SHORTLIST).write_text(text, encoding="utf-8")
         return prepared
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
@@ -93,12 +87,9 @@ def prepared_with_shortlist(
     from dragoman.runtime.format.writing import write_manifest
     from dragoman.runtime.texts.shortlist import Shortlist
 
-    entries: dict[tuple[int, ...], Any] = {
-        (s,): np.array(targets, np.int32) for s, targets in enumerate(lists)
-    }
     bundle = read_bundle(prepared)
-    manifest = bundle.manifest
-    shortlist = Shortlist(entries, np.array(always, np.int32))
+    manifest, arrays = bundle.manifest, [np.array(listed, np.int32) for listed in lists]
+    shortlist = Shortlist({(s,): a for s, a in enumerate(arrays)}, np.array(always, np.int32))
     suppressed = manifest.generation.suppressed_token_ids
     added = add_shortlist(bundle, shortlist.with_always(manifest.end_tokens, suppressed))
     write_manifest(added.manifest, prepared)

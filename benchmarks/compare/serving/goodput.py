@@ -21,7 +21,6 @@ from .workloads import ServedTool, Workload
 SLOWER = 4.0
 """In time is what takes at most so many times as long, at the 95th percentile, as without load."""
 FEWEST = 60
-"""Requests at a rate."""
 REFINEMENTS = 3
 """How often the range between a rate that is served in time and one that is not is halved."""
 WARM_UP = 0.1

@@ -30,9 +30,7 @@ class ServedTool(Contender[None, None]):
 
     kind: ServerKind = "dragoman"
     mode: str = ""
-    """Precision, or compute type."""
     batches: tuple[int, ...] = (64,)
-    """Maximum batch sizes to try."""
 
     def arrangements(self, cores: int) -> list[Arrangement]:
         """Return the arrangements of one worker with all cores, and of one worker per core.
@@ -82,13 +80,11 @@ class Workload:
     requests: str
     """Descriptions of the model and the requests."""
     checkpoint: Path
-    """Checkpoint that tools prepare."""
     tools: Sequence[ServedTool]
     """Tools, Dragoman's first; failures of missing tools are reported."""
     bodies: Sequence[dict[str, Any]]
     """JSON of requests, sent cyclically."""
     first_rate: float
-    """Initial rate of the search, in requests per second."""
 
 
 def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:
