@@ -39,18 +39,14 @@ def generator(model: Any) -> Generate:
     decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
-        source, mask = _padded(batch.sources, model.config.pad_token_id or 0)
-        ranking = {"length_penalty": 1.0, "early_stopping": False} if batch.num_beams > 1 else {}
+        pad = model.config.pad_token_id or 0
+        source, mask = (tensor.to(model.device) for tensor in _padded(batch.sources, pad))
+        options: dict[str, Any] = {"num_beams": batch.num_beams, "do_sample": False}
+        options |= dict.fromkeys(("min_new_tokens", "max_new_tokens"), batch.new_tokens)
+        if batch.num_beams > 1:
+            options |= {"length_penalty": 1.0, "early_stopping": False}
         with torch.inference_mode():
-            rows: torch.Tensor = model.generate(
-                input_ids=source.to(model.device),
-                attention_mask=mask.to(model.device),
-                num_beams=batch.num_beams,
-                do_sample=False,
-                min_new_tokens=batch.new_tokens,
-                max_new_tokens=batch.new_tokens,
-                **ranking,
-            )
+            rows = model.generate(input_ids=source, attention_mask=mask, **options)
         generated: Rows = rows[:, source.shape[1] if decoder_only else 1 :].tolist()
         return generated
 

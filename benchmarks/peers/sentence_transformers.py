@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from . import openvino, optimum_onnx
 from .interface import Encode, Text, encoder_kind, import_library, session_options, silence
 
-GRAPH_SUFFIXES = (".onnx", ".xml", ".bin")
-
 TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 """int8 of PyTorch: linear layers by its dynamic quantization."""
 
@@ -39,36 +37,32 @@ def prepare_openvino(
 def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
     """Load a checkpoint into PyTorch."""
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32
-    model = _load(directory, threads, model_kwargs={"dtype": dtype})
-    if mode == "int8":
-        quantization: Any = torch.ao.quantization
-        model = quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-    return _encoder(model)
+    return _load(directory, threads, quantized=mode == "int8", model_kwargs={"dtype": dtype})
 
 
 def load_onnx(directory: Path, threads: int) -> Encode:
     """Load what `prepare_onnx` wrote."""
     settings = {"provider": "CPUExecutionProvider", "session_options": session_options(threads)}
-    return _encoder(_load(directory, threads, backend="onnx", model_kwargs=settings))
+    return _load(directory, threads, backend="onnx", model_kwargs=settings)
 
 
 def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Encode:
     """Load what `prepare_openvino` wrote."""
     settings = {"ov_config": openvino.encoder_configuration(threads, mode)}
-    return _encoder(_load(directory, threads, backend="openvino", model_kwargs=settings))
+    return _load(directory, threads, backend="openvino", model_kwargs=settings)
 
 
-def _load(directory: Path, threads: int, **options: Any) -> Any:
+def _load(directory: Path, threads: int, *, quantized: bool = False, **options: Any) -> Encode:
     silence()
     torch.set_num_threads(threads)
     library = import_library("sentence_transformers")
     embeds = encoder_kind(directory) == "FeatureExtraction"
     model_class = library.SentenceTransformer if embeds else library.CrossEncoder
-    return model_class(str(directory), device="cpu", **options)
-
-
-def _encoder(model: Any) -> Encode:
-    call = model.predict if hasattr(model, "predict") else model.encode
+    model = model_class(str(directory), device="cpu", **options)
+    if quantized:
+        quantization: Any = torch.ao.quantization
+        model = quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    call = model.encode if embeds else model.predict
 
     def encode(texts: Sequence[Text], batch_size: int = 0) -> NDArray[np.float32]:
         found: NDArray[np.float32] = call(
@@ -85,6 +79,6 @@ def _with_graph(source: Path, directory: Path, backend: str, graph: Path) -> Pat
     shutil.copytree(source, directory, ignore=weights)
     (directory / backend).mkdir()
     for file in graph.iterdir():
-        if file.suffix in GRAPH_SUFFIXES:
+        if file.suffix in (".onnx", ".xml", ".bin"):
             shutil.copyfile(file, directory / backend / file.name)
     return directory
