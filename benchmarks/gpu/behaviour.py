@@ -76,18 +76,20 @@ class Models(NamedTuple):
 def opened(workspace: Path, device: str, engines: bool) -> Models:
     """Export the model, and load it on both devices."""
     taken = memory_meter(device)
-    neutral = exported(workspace / "neutral")
-    bundle = built(neutral, workspace / "engines") if engines else neutral
+    neutral, bundle = bundles(workspace, engines)
     model = load(bundle, device=device, check="never")
     return Models(model, load(neutral, device="cpu", check="never"), taken)
 
 
-def built(neutral: Path, directory: Path) -> Path:
-    """Build engines in fp16."""
+def bundles(workspace: Path, engines: bool) -> tuple[Path, Path]:
+    """Export the model, and return it with what is measured: itself, or engines in fp16."""
+    neutral = exported(workspace / "neutral")
+    if not engines:
+        return neutral, neutral
     manifest = read_bundle(neutral).manifest
-    return bundle_with_engines(
+    return neutral, bundle_with_engines(
         neutral,
-        directory,
+        workspace / "engines",
         target="tensorrt-rtx",
         precision="fp16",
         batches=(Range(1, 1, 1), Range(1, 8, LARGEST)),
@@ -247,8 +249,7 @@ def starts(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
 
     The second one should find compiled kernels in the cache, also without `close`.
     """
-    neutral = exported(workspace / "neutral")
-    bundle = built(neutral, workspace / "engines") if engines else neutral
+    _, bundle = bundles(workspace, engines)
     for kind in ("with close", "without close"):
         cache = workspace / kind
         for turn in ("first", "second"):

@@ -88,17 +88,14 @@ COLUMNS = (
 def _speed(comparison: Row, device: dict[str, Any]) -> Table:
     shape, length = comparison["shape"], comparison["source_length"]
     longest, new_tokens = comparison.get("longest_source") or length, comparison["new_tokens"]
+    lengths = {"source_length": (length + longest) / 2, "new_tokens": new_tokens}
     rows = []
     for m in comparison["measurements"]:
         case = device, shape, m["contender"], m["batch_size"], m["ms_per_step"][0]
-        lengths = {"source_length": (length + longest) / 2, "new_tokens": new_tokens}
-        theirs = BART_LARGE_CNN.get(m["batch_size"]) if f" {SHAPE}," in shape else None
-        figures = {
-            "share": bandwidth_share(*case, **lengths),
-            "published": theirs,
-            "faster": theirs and [m["tokens_per_second"] / figure for figure in theirs],
-        }
-        rows.append(m | figures)
+        theirs = BART_LARGE_CNN.get(m["batch_size"]) if " bart-large-cnn," in shape else None
+        faster = theirs and [m["tokens_per_second"] / figure for figure in theirs]
+        share = bandwidth_share(*case, **lengths)
+        rows.append(m | {"share": share, "published": theirs, "faster": faster})
     spread = f"{length} to {longest}" if longest > length else f"{length}"
     title = f"{shape}; source {spread}, {new_tokens} new tokens; {comparison['machine']}"
     return table_of(rows, COLUMNS, title=title)
@@ -146,7 +143,6 @@ def write_records(file: Path, records: Mapping[str, Record]) -> None:
     write_whole(file, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
-SHAPE = "bart-large-cnn"
 BART_LARGE_CNN = {32: (12_611, 10_662), 64: (22_007, 16_209), 128: (31_544, 23_518)}
 """NVIDIA's published new tokens per second on an H100, by batch size: of TensorRT-LLM's engines,
 removed since, and of its PyTorch backend, which replaced them. The model is bart-large-cnn in bf16,

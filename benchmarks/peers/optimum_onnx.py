@@ -74,9 +74,8 @@ def load_model(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> An
     interface.silence()
     torch.set_num_threads(threads)
     model_class = getattr(interface.import_library("optimum.onnxruntime"), f"ORTModelFor{kind}")
-    return model_class.from_pretrained(
-        directory, session_options=interface.session_options(threads)
-    )
+    settings = interface.session_options(threads)
+    return model_class.from_pretrained(directory, session_options=settings)
 
 
 def load(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Generate:
