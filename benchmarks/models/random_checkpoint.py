@@ -148,24 +148,7 @@ def end_outputs(
         return load_hugging_face(directory)
 
     end = load_hugging_face(directory).config.end_token_id
-    largest = _largest_logits(set_bias(0), vocab_size, allowed)
-    # The larger the end token's logit, the earlier outputs end.
-    last = np.full((PROBES, 1), -np.inf)
-
-    def distance(bias: float) -> float:
-        ends = (np.hstack([largest, last]) < bias).argmax(axis=1) + 1
-        return abs(float(ends.mean()) - mean_length)
-
-    set_bias(float(min(np.sort(largest, axis=None), key=distance)))
-
-
-def _largest_logits(
-    model: Transformer,
-    vocab_size: int,
-    allowed: Callable[[list[int]], NDArray[np.int32]] | None,
-) -> NDArray[np.float32]:
-    """Return the largest logit of each step of some greedy outputs, [outputs, steps]."""
-    generator = np.random.default_rng(0)
+    model, generator = set_bias(0), np.random.default_rng(0)
     sources = generator.integers(1, vocab_size - 1, (PROBES, 32)).tolist()
     refused = torch.zeros(PROBES, vocab_size)
     for row, source in zip(refused, sources, strict=True):
@@ -173,14 +156,21 @@ def _largest_logits(
             row.fill_(-torch.inf)
             row[torch.from_numpy(allowed(source)).long()] = 0
     read = torch.full((PROBES, 1), model.config.start_token_id)
-    start, largest = torch.zeros(PROBES, dtype=torch.long), []
+    start, columns = torch.zeros(PROBES, dtype=torch.long), []
     with torch.inference_mode():
         hidden = model.decoding(sources)
         for _ in range(STEPS):
             best = (model.output(hidden(read, start, NoMemory())[:, -1]) + refused).max(-1)
-            largest.append(best.values.numpy())
+            columns.append(best.values.numpy())
             read = torch.cat([read, best.indices[:, None]], 1)
-    return np.stack(largest, axis=1)
+    largest, last = np.stack(columns, axis=1), np.full((PROBES, 1), -np.inf)  # [outputs, steps]
+
+    def distance(bias: float) -> float:
+        """Compute the error of the mean; the larger a bias is, the earlier outputs end."""
+        ends = (np.hstack([largest, last]) < bias).argmax(axis=1) + 1
+        return abs(float(ends.mean()) - mean_length)
+
+    set_bias(float(min(np.sort(largest, axis=None), key=distance)))
 
 
 def write_random_large_model(shape: str, directory: Path) -> None:

@@ -76,7 +76,17 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         raise DragomanError(f"expected a new or empty directory, found {directory}")
     _check_options(model.config)
     spec = _specification(library.specs, model.config)
-    _set_weights(spec, model)
+    encoder, decoder = model.encoder, model.decoder
+    assert isinstance(encoder.embedding, Embedding)
+    _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
+    _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
+    for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        layers = cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers)
+        for layer_spec, layer in zip(stack_spec.layer, layers, strict=True):
+            _set_layer(layer_spec, layer)
+        if isinstance(stack.norm, LayerNorm):
+            _set_norm(stack_spec.layer_norm, stack.norm)
+    _set_linears(spec.decoder.projection, model.output)
     spec.validate()
     try:
         spec.optimize(quantization=quantization)
@@ -132,20 +142,6 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
     spec.config.add_source_bos = spec.config.add_source_eos = False
     spec.config.layer_norm_epsilon = config.norm_epsilon
     return spec
-
-
-def _set_weights(spec: Any, model: Transformer) -> None:
-    encoder, decoder = model.encoder, model.decoder
-    assert isinstance(encoder.embedding, Embedding)
-    _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
-    _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
-    for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
-        layers = cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers)
-        for layer_spec, layer in zip(stack_spec.layer, layers, strict=True):
-            _set_layer(layer_spec, layer)
-        if isinstance(stack.norm, LayerNorm):
-            _set_norm(stack_spec.layer_norm, stack.norm)
-    _set_linears(spec.decoder.projection, model.output)
 
 
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,12 +29,32 @@ CACHES = {
 
 
 def prepare(source: Path, directory: Path, *, mode: str) -> Path:
-    """Export a GPT-2 checkpoint, and write the library's description of the graph."""
+    """Export a GPT-2 checkpoint, and describe its decoder with growing caches to the library."""
     from . import optimum_onnx
 
     graph = optimum_onnx.prepare(source, directory, mode=mode, kind="CausalLM")
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    (graph / "genai_config.json").write_text(json.dumps(_description(config)), encoding="utf-8")
+    decoder = {
+        "filename": "model.onnx",
+        "session_options": {},
+        "hidden_size": config["n_embd"],
+        "head_size": config["n_embd"] // config["n_head"],
+        "num_attention_heads": config["n_head"],
+        "num_key_value_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"],
+    }
+    same = {name: config[name] for name in ("bos_token_id", "eos_token_id", "vocab_size")}
+    description = {
+        "model": {
+            "type": "llama",  # any name of a decoder with a cache per layer
+            **same,
+            "pad_token_id": config["eos_token_id"],
+            "context_length": config["n_positions"],
+            "decoder": decoder | CACHES,
+        },
+        "search": {"past_present_share_buffer": False, "max_length": config["n_positions"]},
+    }
+    (graph / "genai_config.json").write_text(json.dumps(description), encoding="utf-8")
     return graph
 
 
@@ -60,27 +79,3 @@ def load(directory: Path, threads: int) -> Generate:
         return [row[length:].tolist() for row in rows]
 
     return generate
-
-
-def _description(config: dict[str, Any]) -> dict[str, Any]:
-    """Describe a decoder with growing caches, as Optimum exports it."""
-    decoder = {
-        "filename": "model.onnx",
-        "session_options": {},
-        "hidden_size": config["n_embd"],
-        "head_size": config["n_embd"] // config["n_head"],
-        "num_attention_heads": config["n_head"],
-        "num_key_value_heads": config["n_head"],
-        "num_hidden_layers": config["n_layer"],
-    }
-    same = {name: config[name] for name in ("bos_token_id", "eos_token_id", "vocab_size")}
-    return {
-        "model": {
-            "type": "llama",  # any name of a decoder with a cache per layer
-            **same,
-            "pad_token_id": config["eos_token_id"],
-            "context_length": config["n_positions"],
-            "decoder": decoder | CACHES,
-        },
-        "search": {"past_present_share_buffer": False, "max_length": config["n_positions"]},
-    }

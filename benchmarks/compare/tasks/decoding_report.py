@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .. import record as records
@@ -117,13 +117,27 @@ def _medians(measurements: Sequence[Row]) -> dict[tuple[str, int, int], float]:
 
 def documentation(record: Record) -> Iterator[Table]:
     """Yield the tables of the documentation: speed, footprints, floors and costs by contender."""
+    medians = _medians(record["measurements"])
+
+    def share(floor: Row) -> str:
+        ms = medians[_case(floor)]
+        return f"{floor['ms']:.2f} of {ms:.2f} ms, {floor['ms'] / ms:.0%}"
+
+    def cost(row: Row) -> str:
+        return f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
+
     yield _speed(record)
     if record["footprints"]:
         yield _footprints(record["footprints"])
     if "floors" in record:
-        yield _floors(record["floors"], record["measurements"])
+        yield _by_size(record["floors"], share)
     for costs in sections(record.get("costs", ()), "of"):
-        yield _costs(costs)
+        yield _by_size(costs, cost, f": ms per {costs[0]['of']}, compared, ratio")
+
+
+def _by_size(rows: Sequence[Row], cell: Callable[[Row], str], what: str = "") -> Table:
+    sizes = distinct(f"{count(row['batch_size'], 'source')}{what}" for row in rows)
+    return Table(["", "threads", *sizes], pivoted(rows, ["contender", "threads"], cell))
 
 
 def _speed(record: Record) -> Table:
@@ -157,38 +171,12 @@ def _speed(record: Record) -> Table:
 
 
 def _footprints(rows: Sequence[Row]) -> Table:
-    """Return load time and memory with each number of threads, and the size of files."""
-    lines = pivoted(
-        rows,
-        ["contender"],
-        lambda row: f"{row['load_seconds']:.2f} s",
-        lambda row: f"{row['peak_memory_mb']:,.0f} MB",
-        more=lambda own: [f"{own[0]['disk_mb']:,.0f} MB"],
-    )
+    load, peak = "{load_seconds:.2f} s".format_map, "{peak_memory_mb:,.0f} MB".format_map
+    disk = "{disk_mb:,.0f} MB".format_map
+    lines = pivoted(rows, ["contender"], load, peak, more=lambda own: [disk(own[0])])
     threads = distinct(count(row["threads"], "thread") for row in rows)
     headings = [f"{what}, {n}" for what in ("load", "peak memory") for n in threads]
     return Table(["", *headings, "disk"], lines)
-
-
-def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> Table:
-    """Return the floors, and their shares of the measured steps."""
-    medians = _medians(rows)
-
-    def cell(floor: Row) -> str:
-        ms = medians[_case(floor)]
-        return f"{floor['ms']:.2f} of {ms:.2f} ms, {floor['ms'] / ms:.0%}"
-
-    sizes = distinct(count(floor["batch_size"], "source") for floor in floors)
-    return Table(["", "threads", *sizes], pivoted(floors, ["contender", "threads"], cell))
-
-
-def _costs(rows: Sequence[Row]) -> Table:
-    def cell(row: Row) -> str:
-        return f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
-
-    sizes = distinct(count(row["batch_size"], "source") for row in rows)
-    headings = [f"{size}: ms per {rows[0]['of']}, compared, ratio" for size in sizes]
-    return Table(["", "threads", *headings], pivoted(rows, ["contender", "threads"], cell))
 
 
 def _fastest(rows: Sequence[Row]) -> Row:
@@ -208,13 +196,13 @@ def picture(record: Record) -> Figure:
     groups = list(sections(record["measurements"], "batch_size"))
     names = distinct(m["contender"] for m in record["measurements"])[::-1]
     figure = Figure(figsize=(2 + 2.8 * len(groups), 1.2 + 0.3 * len(names)), layout="constrained")
-    for axes, at_size in zip(
-        figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True
-    ):
-        speeds = [
-            max(m["tokens_per_second"] for m in at_size if m["contender"] == name) for name in names
-        ]
-        bars = axes.barh(range(len(names)), speeds, color=[_colour(name) for name in names])
+    tools = {DRAGOMAN: "tab:blue", CTRANSLATE2: "tab:orange"}
+    colours = [tools.get(name.split()[0], "tab:gray") for name in names]
+    panels = figure.subplots(1, len(groups), squeeze=False)[0]
+    for axes, at_size in zip(panels, groups, strict=True):
+        best = {own[0]["contender"]: _fastest(own) for own in sections(at_size, "contender")}
+        speeds = [best[name]["tokens_per_second"] for name in names]
+        bars = axes.barh(range(len(names)), speeds, color=colours)
         axes.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
         axes.set_yticks(range(len(names)), names if at_size is groups[0] else [])
         axes.set_xlim(0, max(speeds) * 1.2)
@@ -225,9 +213,3 @@ def picture(record: Record) -> Figure:
     figure.supxlabel("new tokens per second", fontsize=9)
     figure.suptitle(f"{record['shape']}, {strategy}, {threads} threads", fontsize=10)
     return figure
-
-
-def _colour(contender: str) -> str:
-    if contender.startswith(DRAGOMAN):
-        return "tab:blue"
-    return "tab:orange" if contender.startswith(CTRANSLATE2) else "tab:gray"

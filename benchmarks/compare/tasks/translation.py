@@ -172,7 +172,6 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def _copy_curve(record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-    """Copy the picture of the training curve."""
     from dragoman.export.locating import locate_checkpoint
 
     directory = locate_checkpoint(options["checkpoint"]).directory
