@@ -113,14 +113,9 @@ def parts_on(device: str) -> tuple[Part, ...]:
 
 
 def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
-    """Run a part.
+    """Run a part, which writes into a new directory.
 
-    Args:
-        directory: a path that does not exist yet
-        seconds_left: time limit of all further parts
-
-    Returns:
-        the results by file name; and the reason why they are incomplete, or ""
+    The results by file name are returned, and the reason why they are incomplete, or "".
     """
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
@@ -161,8 +156,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
 
 
 def _last_line(log: Path) -> str:
-    lines = COLOURS.sub("", log.read_text(errors="replace")).split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return COLOURS.sub("", log.read_text(errors="replace")).strip().rpartition("\n")[2].strip()
 
 
 def command(
@@ -200,11 +194,7 @@ def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
 
     Pip installs them in `nvidia/*/lib`, which is not on the search path of other libraries.
     """
-    folders = [
-        str(folder)
-        for path in sys.path
-        for folder in sorted(Path(path).glob("nvidia/*/lib"))
-        if folder.is_dir()
-    ]
+    found = (folder for path in sys.path for folder in sorted(Path(path).glob("nvidia/*/lib")))
+    folders = [str(folder) for folder in found if folder.is_dir()]
     before = environment.get(VARIABLE)
     return environment | {VARIABLE: os.pathsep.join([*folders, *([before] if before else [])])}

@@ -15,7 +15,7 @@ from ...processes import HERE, ProcessError, call_in, memory_mb
 from ..record import Row
 from ..rounds import Failure, prepare
 from ..task import Run
-from .load import SEED, Answer, poisson_arrivals, running, send_all, send_one_by_one
+from .load import SEED, Answer, poisson_arrivals, running, send_all
 from .workloads import ServedTool, Workload
 
 SLOWER = 4.0
@@ -63,7 +63,7 @@ def measure_goodput(
                 command = tool.command(prepared, arrangement)
                 with running(command) as (url, _):
                     bodies = [*islice(cycle(workload.bodies), UNLOADED)]
-                    answers = call_in(HERE, send_one_by_one, url, bodies)
+                    answers = call_in(HERE, send_all, url, bodies)
                 seconds_of_one = float(np.mean([answer.seconds for answer in answers]))
                 point = point_of(answers, 1 / seconds_of_one)
                 if point.failed:

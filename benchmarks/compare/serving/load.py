@@ -63,11 +63,15 @@ def poisson_arrivals(count: int, per_second: float, seed: int) -> list[float]:
     return arrivals
 
 
-def send_all(url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float]) -> list[Answer]:
-    """Send requests at their times, in seconds after the start, from this process."""
+def send_all(
+    url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float] | None = None
+) -> list[Answer]:
+    """Send requests, by default one by one, or at times in seconds after the start."""
 
     async def send() -> list[Answer]:
         async with open_session() as session:
+            if arrivals is None:
+                return [await _send(session, url, body, time.perf_counter()) for body in bodies]
             return await at_times(arrivals, lambda n, due: _send(session, url, bodies[n], due))
 
     return asyncio.run(send())
@@ -87,16 +91,6 @@ async def at_times(
         return await act(index, started + arrival)
 
     return await asyncio.gather(*(later(*each) for each in enumerate(arrivals)))
-
-
-def send_one_by_one(url: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
-    """Send each request after the previous one is answered."""
-
-    async def send() -> list[Answer]:
-        async with open_session() as session:
-            return [await _send(session, url, body, time.perf_counter()) for body in bodies]
-
-    return asyncio.run(send())
 
 
 def open_session() -> Any:

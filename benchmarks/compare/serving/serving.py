@@ -27,7 +27,7 @@ from ..record import Record, Row, Table, table_of
 from ..rounds import Failure, prepare
 from ..task import Options, Run, Task
 from .goodput import SLOWER, measure_goodput, standings
-from .load import SEED, running, send_one_by_one
+from .load import SEED, running, send_all
 from .workloads import ServedTool, Workload, speech_workload, text_workload
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _overhead_ms(tool: ServedTool, directory: Path, workload: Workload, cores: i
     with running(tool.command(bundle, Arrangement(1, cores, 64))) as (url, _):
         served, called = [], []
         for _ in range(OVERHEAD_ROUNDS):
-            answers = call_in(HERE, send_one_by_one, url, bodies)
+            answers = call_in(HERE, send_all, url, bodies)
             served.append([answer.seconds for answer in answers])
             called.append(call_in(HERE, call_library, bundle, cores, bodies))
     differences = np.min(served, axis=0) - np.min(called, axis=0)
