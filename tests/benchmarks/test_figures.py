@@ -24,8 +24,13 @@ from dragoman.benchmarks.compare.contenders.text import (
 )
 from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
-from dragoman.benchmarks.compare.tasks.decoding import check_lengths, costs_of, measurements_of
-from dragoman.benchmarks.compare.tasks.decoding_report import documentation, standings
+from dragoman.benchmarks.compare.tasks.decoding import (
+    check_lengths,
+    costs_of,
+    documentation,
+    measurements_of,
+    standings,
+)
 from dragoman.benchmarks.compare.tasks.floor import Pace
 from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.compare.tasks.speech import Round, figures

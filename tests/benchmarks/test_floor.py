@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.benchmarks.compare.contenders.text import Workload
 from dragoman.benchmarks.compare.record import Circumstances, as_record
-from dragoman.benchmarks.compare.tasks.decoding_report import reached
+from dragoman.benchmarks.compare.tasks.decoding import reached
 from dragoman.benchmarks.compare.tasks.floor import Pace, best_pace, floors, measure_pace
 from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.models.shapes import SHAPES

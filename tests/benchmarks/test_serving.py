@@ -14,10 +14,13 @@ import pytest
 
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
+    ServedTool,
+    ServerKind,
     highest,
     in_time,
     point_of,
     search,
+    served_tool,
     standings,
 )
 from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
@@ -33,7 +36,6 @@ from dragoman.benchmarks.compare.serving.soak import (
     saturation,
     streamed_result,
 )
-from dragoman.benchmarks.compare.serving.workloads import ServedTool, ServerKind, served_tool
 from dragoman.benchmarks.processes import ProcessError
 from dragoman.runtime.serving.arrangement import Arrangement
 

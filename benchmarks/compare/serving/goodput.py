@@ -1,22 +1,28 @@
-"""Searches for the goodput of a server: the highest request rate within a latency limit."""
+"""Searches for the goodput of servers: the highest request rate within a latency limit."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dragoman.runtime.serving.arrangement import Arrangement
 
 from ...processes import HERE, ProcessError, call_in, memory_mb
+from ..contenders.text import precision_of
 from ..record import Row
-from ..rounds import Failure, prepare
+from ..rounds import Contender, Failure, Perform, prepare
 from ..task import Run
 from .load import SEED, Answer, poisson_arrivals, running, send_all
-from .workloads import ServedTool, Workload
+
+PEER_SERVER = "dragoman.benchmarks.compare.serving.peer_server"
+ServerKind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"]
 
 SLOWER = 4.0
 """In time is what takes at most so many times as long, at the 95th percentile, as without load."""
@@ -27,6 +33,69 @@ WARM_UP = 0.1
 """The share of requests at the beginning that does not count."""
 UNLOADED = 40
 """Requests that are sent one by one to learn what there is without load."""
+
+
+@dataclass(frozen=True)
+class ServedTool(Contender[None, None]):
+    """A tool as a server: Dragoman's, or another tool behind the same HTTP layer."""
+
+    kind: ServerKind = "dragoman"
+    mode: str = ""
+    batches: tuple[int, ...] = (64,)
+
+    def arrangements(self, cores: int) -> list[Arrangement]:
+        """Return the arrangements of one worker with all cores, and of one worker per core.
+
+        Hugging Face's models share one thread pool, so they have one worker.
+        """
+        workers = (1,) if self.kind == "hugging-face" else tuple(sorted({cores, 1}, reverse=True))
+        return [Arrangement(n, cores // n, batch) for n in workers for batch in self.batches]
+
+    def command(self, directory: Path, arrangement: Arrangement) -> list[str]:
+        """Return the command that starts the server."""
+        workers, threads, batch = map(str, arrangement)
+        common = ["--workers", workers, "--threads", threads, "--batch-size", batch, "--port", "0"]
+        if self.kind == "dragoman":
+            serve = ["dragoman", "serve", str(directory), "--greedy"]
+            common += ["--max-waiting", "100000"]
+        else:
+            serve = [PEER_SERVER, self.kind, str(directory), "--compute-type", self.mode]
+        return [sys.executable, "-m", *serve, *common]
+
+
+def served_tool(
+    tool: str, mode: str, prepare: Callable[[Path, Path], Path], kind: ServerKind, *batches: int
+) -> ServedTool:
+    """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
+    return ServedTool(
+        f"{tool} {mode}",
+        prepare,
+        _not_called,
+        precision=precision_of(mode),
+        peer=kind != "dragoman",
+        kind=kind,
+        mode=mode,
+        batches=batches,
+    )
+
+
+def _not_called(directory: Path, threads: int) -> Perform[None, None]:
+    raise NotImplementedError("a server loads it")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The requests of a comparison, and its tools."""
+
+    model: str
+    requests: str
+    """Descriptions of the model and the requests."""
+    checkpoint: Path
+    tools: Sequence[ServedTool]
+    """Tools, Dragoman's first; failures of missing tools are reported."""
+    bodies: Sequence[dict[str, Any]]
+    """JSON of requests, sent cyclically."""
+    first_rate: float
 
 
 class Point(NamedTuple):

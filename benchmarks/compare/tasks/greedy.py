@@ -25,7 +25,7 @@ from ..contenders.text import BUNDLES, BundleKind, Workload, language_models, tr
 from ..contenders.variants import with_recurrent, with_shortlists
 from ..record import Record
 from ..task import Options, Run, Task
-from . import decoding_report as report
+from . import decoding
 from .decoding import TURN_SECONDS, measure_decoding, texts_of
 
 
@@ -175,10 +175,10 @@ _task = partial(
     measure=measure,
     rows="measurements",
     file=_file,
-    tables=report.tables,
-    notes=report.notes,
-    documentation=report.documentation,
-    picture=report.picture,
+    tables=decoding.tables,
+    notes=decoding.notes,
+    documentation=decoding.documentation,
+    picture=decoding.picture,
     picture_type="png",
 )
 

@@ -20,8 +20,7 @@ from ...models.bundles import bundle_of_checkpoint
 from .. import options
 from ..record import Record, Table, distinct, table_of
 from ..task import Options, Run, Task
-from .decoding import texts_of
-from .decoding_report import decoding
+from .decoding import decoding, texts_of
 
 CALIBRATION_SOURCES = 200
 
