@@ -147,7 +147,6 @@ class Interrupted(KeyboardInterrupt):
     """The user has interrupted the rounds, which `results` has up to the last complete item."""
 
     def __init__(self, results: Results[Any]) -> None:
-        super().__init__()
         self.results = results
 
 

@@ -60,14 +60,13 @@ class Team(Worker[Any, int]):
             started = time.perf_counter()
             turns = list(pool.map(Worker.perform, self._workers, shares))
             seconds = time.perf_counter() - started
+        tokens, longest = 0, shares[0].max_new_tokens
         for share, turn in zip(shares, turns, strict=True):
-            if len(turn.outcome) != len(share.sources):
-                raise ProcessError(
-                    f"decoding: expected {len(share.sources)} rows, found {len(turn.outcome)}"
-                )
-        longest = shares[0].max_new_tokens
-        rows = [row for turn in turns for row in turn.outcome]
-        return Turn(sum(min(len(row) + 1, longest) for row in rows), seconds)
+            expected, found = len(share.sources), len(turn.outcome)
+            if found != expected:
+                raise ProcessError(f"decoding: expected {expected} rows, found {found}")
+            tokens += sum(min(len(row) + 1, longest) for row in turn.outcome)
+        return Turn(tokens, seconds)
 
     def close(self) -> Footprint:
         """End the processes; the peak memory is the sum of theirs."""
@@ -126,8 +125,20 @@ def measure_throughput(
     best: dict[str, Arrangement] = {}
 
     def start(contender: QueueContender, directory: Path, threads: int) -> Team:
-        found = list(_try_all(run, contender, directory, sources, tried))
-        trials[contender.name] = found
+        """Try all arrangements, each after a warm-up with a part of the work."""
+        found = trials[contender.name] = []
+        for (workers, _), several in groupby(tried, key=itemgetter(0, 1)):
+            first, *others = several
+            team = Team(contender, directory, first)
+            try:
+                for team.arrangement in (first, *others):
+                    run.progress(f"{contender.name}: {team.arrangement}")
+                    team.perform(sources[: 2 * workers])
+                    turn = team.perform(sources)
+                    speed = round(turn.outcome / turn.seconds, 1)
+                    found.append({"arrangement": team.arrangement, "tokens_per_second": speed})
+            finally:
+                team.kill()
         fastest = max(found, key=itemgetter("tokens_per_second"))
         best[contender.name] = fastest["arrangement"]
         return Team(contender, directory, fastest["arrangement"])
@@ -153,29 +164,6 @@ def measure_throughput(
     return {"tools": tools, "failures": results.failures}
 
 
-def _try_all(
-    run: Run,
-    contender: QueueContender,
-    directory: Path,
-    sources: Sequence[list[int]],
-    tried: Sequence[Arrangement],
-) -> Iterator[Row]:
-    """Measure tokens per second, with end tokens, after a warm-up with a part of the work."""
-    for (workers, _), several in groupby(tried, key=itemgetter(0, 1)):
-        first, *others = several
-        team = Team(contender, directory, first)
-        try:
-            for arrangement in (first, *others):
-                run.progress(f"{contender.name}: {arrangement}")
-                team.arrangement = arrangement
-                team.perform(sources[: 2 * workers])
-                turn = team.perform(sources)
-                speed = round(turn.outcome / turn.seconds, 1)
-                yield {"arrangement": arrangement, "tokens_per_second": speed}
-        finally:
-            team.kill()
-
-
 def ratios_of(
     speeds: Mapping[str, Sequence[float]], contenders: Sequence[QueueContender]
 ) -> dict[str, Row]:
@@ -183,14 +171,12 @@ def ratios_of(
 
     `speeds` are the tokens per second of each round of the contenders that work.
     """
-    working = [contender for contender in contenders if contender.name in speeds]
-    seconds = {name: 1 / float(np.median(of_rounds)) for name, of_rounds in speeds.items()}
-    peers = {c.name: seconds[c.name] for c in working if c.peer}
-    in_fp32 = {c.name: seconds[c.name] for c in working if c.peer and c.fp32}
+    working = {c: 1 / float(np.median(speeds[c.name])) for c in contenders if c.name in speeds}
+    peers = {c.name: seconds for c, seconds in working.items() if c.peer}
+    in_fp32 = {c.name: seconds for c, seconds in working.items() if c.peer and c.fp32}
     return {
-        c.name: against(seconds[c.name], peers)
-        | against(seconds[c.name], in_fp32 if c.fp32 else {}, "fp32")
-        for c in working
+        c.name: against(seconds, peers) | against(seconds, in_fp32 if c.fp32 else {}, "fp32")
+        for c, seconds in working.items()
     }
 
 
@@ -224,6 +210,8 @@ def notes(record: Record) -> Iterator[str]:
             yield f"best peer: {best}"
 
 
+BATCHES = "The most sentences that a worker decodes together; every tool tries each;"
+
 THROUGHPUT = Task(
     name="throughput",
     help="Compare how many tokens a second tools give with a queue of sentences to work off.",
@@ -233,10 +221,7 @@ THROUGHPUT = Task(
         options.option("--sentences", "Sentences in the queue.", 500),
         options.SHORTLIST,
         options.CORES,
-        options.batch_sizes(
-            *(16, 32, 64),
-            what="The most sentences that a worker decodes together; every tool tries each;",
-        ),
+        options.batch_sizes(16, 32, 64, what=BATCHES),
         options.rounds(),
         options.ONLY,
         options.OPENVINO,

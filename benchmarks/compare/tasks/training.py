@@ -38,11 +38,6 @@ Work = tuple[str, int]
 """A number of steps to take, or of sources to translate."""
 
 
-def rate(step: int) -> float:
-    """Return the learning rate: warm-up over 100 steps to 0.002, then the inverse square root."""
-    return float(2e-3 * min(step / 100, (100 / step) ** 0.5))
-
-
 def _load(kind: Callable[[list[Any]], Trainer], directory: Path, threads: int) -> Any:
     import torch
 
@@ -135,34 +130,23 @@ def _batches(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _adam(model: Any) -> Callable[[], None]:
-    """Return the function that takes a step of Adam with the common learning rate."""
+    """Return the function that takes a step of Adam with the common learning rate.
+
+    It warms up over 100 steps to 0.002, and then falls with the inverse square root.
+    """
     import torch
 
-    adam = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9)
-    steps = iter(range(1, 1 << 30))
+    adam = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98), eps=1e-9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda done: min((done + 1) / 100, (100 / (done + 1)) ** 0.5)
+    )
 
     def step() -> None:
-        for group in adam.param_groups:
-            group["lr"] = rate(next(steps))
         adam.step()
+        schedule.step()
         adam.zero_grad()
 
     return step
-
-
-def _greedily(logits: Callable[[Any, Any], Any], sources: list[list[int]]) -> list[list[int]]:
-    """Translate sources one by one, where a model computes all logits of a target."""
-    import torch
-
-    outputs = []
-    with torch.inference_mode():
-        for source in sources:
-            target = [START]
-            while target[-1] != END and len(target) < 2 * len(source) + 10:
-                found = logits(torch.tensor([source]), torch.tensor([target]))
-                target.append(int(found[0, -1].argmax()))
-            outputs.append(target[1:])
-    return outputs
 
 
 def _loop(similar: bool, pairs: list[Any]) -> Trainer:
@@ -173,9 +157,8 @@ def _loop(similar: bool, pairs: list[Any]) -> Trainer:
 
     tokens = nn.Embedding(VOCABULARY, WIDTH, padding_idx=PAD)
     nn.init.normal_(tokens.weight, std=WIDTH**-0.5)
-    stack = nn.Transformer(
-        *(WIDTH, HEADS, LAYERS, LAYERS, INNER, DROPOUT), batch_first=True, norm_first=True
-    )
+    sizes = WIDTH, HEADS, LAYERS, LAYERS, INNER, DROPOUT
+    stack = nn.Transformer(*sizes, batch_first=True, norm_first=True)
     positions, dropout = sinusoids(4 * LONGEST, WIDTH), nn.Dropout(DROPOUT)
     cross_entropy = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=SMOOTHING)
     model, batches = nn.ModuleList([tokens, stack, dropout]), _padded(pairs, similar)
@@ -200,7 +183,15 @@ def _loop(similar: bool, pairs: list[Any]) -> Trainer:
 
     def translate(sources: list[list[int]]) -> list[list[int]]:
         model.eval()
-        return _greedily(logits, sources)
+        outputs = []
+        with torch.inference_mode():
+            for source in sources:
+                target = [START]
+                while target[-1] != END and len(target) < 2 * len(source) + 10:
+                    found = logits(torch.tensor([source]), torch.tensor([target]))
+                    target.append(int(found[0, -1].argmax()))
+                outputs.append(target[1:])
+        return outputs
 
     return step, translate
 

@@ -104,10 +104,16 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     """Translate and score all test sets, with every precision and strategy."""
     from dragoman.export.locating import locate_checkpoint
     from dragoman.reference_model.recipes import find_recipe, multi30k_en_de
+    from dragoman.reference_model.recipes.recipe import RECIPE_FILE
     from dragoman.runtime import load
 
     directory = locate_checkpoint(given.checkpoint).directory
-    training = _training(directory)
+    path = directory / RECIPE_FILE
+    if not path.is_file():
+        raise DragomanError(f"{directory}: expected a checkpoint of a recipe, found no {path.name}")
+    training: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    training["history"] = [json.loads(line) for line in history]
     recipe = find_recipe(str(training["recipe"])).name
     tests = held_out_sets(recipe, directory, given.data)
     if recipe == multi30k_en_de.RECIPE.name:
@@ -130,18 +136,6 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
                 row |= {"sentences": len(outputs), "scores": scores(outputs, test)}
                 figures.append({**row, "published": test.published})
     return {"model": recipe, "figures": figures, "training": training}
-
-
-def _training(directory: Path) -> dict[str, Any]:
-    """Return the contents of the checkpoint's recipe.json, and the figures of every epoch."""
-    from dragoman.reference_model.recipes.recipe import RECIPE_FILE
-
-    path = directory / RECIPE_FILE
-    if not path.is_file():
-        raise DragomanError(f"{directory}: expected a checkpoint of a recipe, found no {path.name}")
-    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record | {"history": [json.loads(line) for line in history]}
 
 
 COLUMNS = (
