@@ -131,12 +131,13 @@ def measure_throughput(
             first, *others = several
             team = Team(contender, directory, first)
             try:
-                for team.arrangement in (first, *others):
-                    run.progress(f"{contender.name}: {team.arrangement}")
+                for arrangement in (first, *others):
+                    run.progress(f"{contender.name}: {arrangement}")
+                    team.arrangement = arrangement
                     team.perform(sources[: 2 * workers])
                     turn = team.perform(sources)
                     speed = round(turn.outcome / turn.seconds, 1)
-                    found.append({"arrangement": team.arrangement, "tokens_per_second": speed})
+                    found.append({"arrangement": arrangement, "tokens_per_second": speed})
             finally:
                 team.kill()
         fastest = max(found, key=itemgetter("tokens_per_second"))
