@@ -9,12 +9,7 @@ import click
 
 from ..models.shapes import SHAPES
 
-KINDS: dict[Any, Any] = {
-    int: click.IntRange(1),
-    Path: click.Path(path_type=Path),
-    type(None): str,
-    tuple: str,
-}
+KINDS: dict[Any, Any] = {int: click.IntRange(1), Path: click.Path(path_type=Path)}
 
 
 def option(
@@ -70,17 +65,11 @@ def rounds(default: int = 5) -> click.Option:
     return option("--rounds", "Counted rounds; a warm-up comes before them.", default)
 
 
-SHAPE = option(
-    "--shape",
-    "Shape of the model: base and big are those of OPUS-MT models.",
-    "base",
-    [name for name, shape in SHAPES.items() if shape.family != "m2m_100"],
-)
-VOCAB_SIZE = option(
-    "--vocab-size",
-    "Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-    kind=click.IntRange(8),
-)
+PUBLISHED = "Shape of the model: base and big are those of OPUS-MT models."
+TEXT_SHAPES = [name for name, shape in SHAPES.items() if shape.family != "m2m_100"]
+SHAPE = option("--shape", PUBLISHED, "base", TEXT_SHAPES)
+SHARED = "Tokens that encoder and decoder share; by default 32000, or what the shape has."
+VOCAB_SIZE = option("--vocab-size", SHARED, kind=click.IntRange(8))
 CORES = option("--cores", "Cores to arrange [default: all].", kind=int)
 WITH_LISTS = "Dragoman and CTranslate2 in int8 with a shortlist, besides."
 SHORTLIST = option("--shortlist", WITH_LISTS, False, is_flag=True)

@@ -35,11 +35,8 @@ ON_OPENVINO = tuple(
     BundleKind(f"{DRAGOMAN} openvino {precision}", "openvino", precision)
     for precision in ("fp32", "int8")
 )
-"""Bundles that OpenVINO runs."""
 EMBEDDING_ONLY = ("fastembed", "Optimum-ONNX")
 """Tools that do not take part in reranking."""
-MEASURED = "measured"
-"""The name under which fastembed knows the model."""
 
 Vectors = NDArray[np.float32]
 
@@ -208,20 +205,17 @@ def load_fastembed(directory: Path, threads: int) -> Encode:
     library = interface.import_library("fastembed")
     description = interface.import_library("fastembed.common.model_description")
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    name = "measured"
     library.TextEmbedding.add_custom_model(
-        MEASURED,
+        name,
         pooling=description.PoolingType.MEAN,
         normalization=True,
-        sources=description.ModelSource(hf=MEASURED),  # never downloaded
+        sources=description.ModelSource(hf=name),  # never downloaded
         dim=config["hidden_size"],
         model_file="model.onnx",
     )
-    model = library.TextEmbedding(MEASURED, threads=threads, specific_model_path=str(directory))
-
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.stack(list(model.embed(texts, batch_size=len(texts))))
-
-    return encode
+    model = library.TextEmbedding(name, threads=threads, specific_model_path=str(directory))
+    return lambda texts: np.stack(list(model.embed(texts, batch_size=len(texts))))
 
 
 def load_to_perform(

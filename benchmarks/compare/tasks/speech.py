@@ -220,32 +220,28 @@ def tables(record: Record) -> Iterator[Table]:
     yield table_of(record["figures"], columns, title=title)
 
 
+RANDOM = (
+    "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all clips."
+)
+CLIPS = "Folder of audio files and transcripts.tsv."
+JOINED = "Join the clips to one recording of at most N seconds."
+NAME = "The model's name in the record [default: the directory's, or whisper-SHAPE]."
+
 SPEECH = Task(
     name="speech",
     help="Compare speed and word error of the Whisper model in WHISPER, a CTranslate2 directory.",
     options=(
         options.argument("whisper", Path),
-        options.option(
-            "--shape",
-            "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all "
-            "clips.",
-            kind=[*WHISPERS],
-        ),
-        options.option(
-            "--clips", "Folder of audio files and transcripts.tsv.", kind=Path, required=True
-        ),
+        options.option("--shape", RANDOM, kind=[*WHISPERS]),
+        options.option("--clips", CLIPS, kind=Path, required=True),
         options.THREADS,
         options.rounds(),
         options.ONLY,
         options.OPENVINO,
         options.option("--way", "How clips are transcribed.", "greedy", list(WAYS)),
         options.option("--beams", "Beams of other ways than greedy.", 5),
-        options.option(
-            "--seconds", "Join the clips to one recording of at most N seconds.", kind=int
-        ),
-        options.option(
-            "--name", "The model's name in the record [default: the directory's, or whisper-SHAPE]."
-        ),
+        options.option("--seconds", JOINED, kind=int),
+        options.option("--name", NAME),
     ),
     measure=measure,
     rows="figures",

@@ -22,7 +22,7 @@ from ..record import Record, Table, distinct, table_of
 from ..task import Options, Run, Task
 from .decoding import decoding, texts_of
 
-CALIBRATION_SOURCES = 200
+CALIBRATION_SOURCES, PRECISIONS = 200, ("fp32", "int8", "int4")
 
 PUBLISHED = {"test_2016_flickr": 41.02, "test_2017_flickr": 33.36, "test_2017_mscoco": 29.88}
 """BLEU of lower-cased tokens of the text-only Transformer of the same size, 5 beams, the last ten
@@ -179,10 +179,7 @@ TRANSLATION = Task(
         options.argument("checkpoint"),
         options.option("--data", "The folder of Multi30k.", kind=Path),
         options.option(
-            "--precision",
-            "Precision of the bundle;",
-            ("fp32", "int8", "int4"),
-            ["fp32", "int8", "int4"],
+            *("--precision", "Precision of the bundle;", PRECISIONS, [*PRECISIONS]),
             parameter="precisions",
         ),
         options.option("--beams", "1 is greedy decoding;", (1, 5)),
