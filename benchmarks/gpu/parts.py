@@ -42,6 +42,7 @@ class Part:
 DEVICE = "device"
 """The part without which there are no others."""
 
+LIBRARIES = "LD_LIBRARY_PATH"
 NO_TIME = "no time was left"
 SECONDS_TO_WRITE = 10
 MESSAGES = "messages.log"
@@ -124,6 +125,10 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
     if seconds_left < 5:
         return {}, NO_TIME
     seconds = min(seconds_left, part.seconds)
+    # Pip installs CUDA's libraries where other libraries do not search.
+    folders = (folder for path in sys.path for folder in sorted(Path(path).glob("nvidia/*/lib")))
+    places = [str(folder) for folder in folders if folder.is_dir()]
+    places += filter(None, [os.environ.get(LIBRARIES)])
     log = directory / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -131,7 +136,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=with_cuda_libraries(dict(os.environ)),
+            env=os.environ | {LIBRARIES: os.pathsep.join(places)},
         )
         try:
             status = process.wait(timeout=seconds)
@@ -184,17 +189,3 @@ def command(
     device = option("--device", "The device.", "cuda", ["cpu", "cuda"])
     parameters = [folder, device, *options]
     return click.Command("part", params=parameters, callback=run, help=measure.__doc__)
-
-
-VARIABLE = "LD_LIBRARY_PATH"
-
-
-def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
-    """Extend an environment so that libraries find CUDA's.
-
-    Pip installs them in `nvidia/*/lib`, which is not on the search path of other libraries.
-    """
-    found = (folder for path in sys.path for folder in sorted(Path(path).glob("nvidia/*/lib")))
-    folders = [str(folder) for folder in found if folder.is_dir()]
-    before = environment.get(VARIABLE)
-    return environment | {VARIABLE: os.pathsep.join([*folders, *([before] if before else [])])}

@@ -93,16 +93,13 @@ def prepare_engines(
 def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Generate:
     """Load a checkpoint in PyTorch on the GPU, with its end token disabled.
 
-    float32, which serves as the text.reference, runs on the CPU if PyTorch finds no GPU.
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU.
 
     Args:
         tool: "PyTorch": the reference model; "transformers"; or "transformers compiled", which
             decodes with a static cache, for which transformers compiles the step
     """
     import torch
-
-    from dragoman.export.families.hugging_face import load_hugging_face
-    from dragoman.reference_model import greedy_cached
 
     from ...peers.hugging_face import generator
 
@@ -116,13 +113,10 @@ def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Genera
         if tool == "transformers compiled":
             theirs.generation_config.cache_implementation = "static"
         return generator(theirs)
-    model = load_hugging_face(directory).to(device, kind).eval()
+    decode = text.load_reference(directory, threads, device=device, dtype=kind)
     torch.set_default_device(device)
     torch.set_default_dtype(kind)
-    assert model.output.bias is not None
-    with torch.no_grad():
-        model.output.bias[model.config.end_token_id] = -torch.inf
-    return lambda batch: greedy_cached(model, batch.sources, batch.new_tokens)
+    return decode
 
 
 def describe_gpu() -> str:

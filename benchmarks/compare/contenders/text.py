@@ -272,7 +272,9 @@ def ctranslate2_compute_types() -> list[str]:
         return ["float32"]
 
 
-def load_reference(directory: Path, threads: int) -> Generate:
+def load_reference(
+    directory: Path, threads: int, *, device: str = "cpu", dtype: Any = None
+) -> Generate:
     """Load a Marian checkpoint, with its end token disabled, into the reference model."""
     import torch
 
@@ -280,7 +282,7 @@ def load_reference(directory: Path, threads: int) -> Generate:
     from dragoman.reference_model import greedy_cached
 
     torch.set_num_threads(threads)
-    model = load_hugging_face(directory)
+    model = load_hugging_face(directory).to(device, dtype).eval()
     assert model.output.bias is not None
     with torch.no_grad():
         model.output.bias[model.config.end_token_id] = -torch.inf
