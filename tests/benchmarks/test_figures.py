@@ -22,7 +22,7 @@ from dragoman.benchmarks.compare.contenders.text import (
     load_as_many_rows,
     load_bundle,
 )
-from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
+from dragoman.benchmarks.compare.record import as_record, command_line
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
 from dragoman.benchmarks.compare.tasks.decoding import (
     check_lengths,
@@ -38,8 +38,7 @@ from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.processes import ProcessError
 
 from ..small_bundle import small_bundle
-
-CIRCUMSTANCES = Circumstances("a machine", 0.5, {"dragoman": "0"}, "2026-01-01", "a command")
+from .doubles import CIRCUMSTANCES, compared
 
 
 def contender(name: str, *, fp32: bool = False, peer: bool = False) -> TextContender:
@@ -254,18 +253,13 @@ def test_committed_records_can_be_shown_drawn_and_tabulated(
     assert record["command"] in shown
     if task.picture is not None:
         assert all(axes.has_data() for axes in task.picture(record).axes)
-    outcome = CliRunner().invoke(main, ["tables", task.name, str(RESULTS / f"{name}.json")])
-    assert outcome.exit_code == 0, outcome.output
-    assert outcome.output.startswith("| ")
+    assert compared("tables", task.name, RESULTS / f"{name}.json").startswith("| ")
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_help(name: str) -> None:
-    outcome = CliRunner().invoke(main, [name, "--help"])
-    assert outcome.exit_code == 0, outcome.output
-    assert "--output" in outcome.output
-    listed = CliRunner().invoke(main, ["--help"]).output
-    assert name in listed
+    assert "--output" in compared(name, "--help")
+    assert name in compared("--help")
 
 
 NO_ABACUS = "--only: expected part of a contender's name, found abacus"

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from dragoman.benchmarks.arrangement import arrangements
-from dragoman.benchmarks.compare.__main__ import main
 from dragoman.benchmarks.compare.contenders.queue import Share, load_bundle
 from dragoman.benchmarks.compare.contenders.text import LONGEST_OUTPUT, draw_sources
 from dragoman.benchmarks.compare.contenders.variants import prepared_with_shortlist
@@ -30,7 +28,7 @@ from dragoman.runtime import load
 from dragoman.runtime.serving.arrangement import Arrangement
 
 from ..small_bundle import small_bundle
-from .doubles import load_counting, load_failing, load_losing_rows
+from .doubles import compared, load_counting, load_failing, load_losing_rows
 
 
 def test_sources_are_the_same_at_every_call() -> None:
@@ -182,9 +180,7 @@ def test_hugging_face_decodes_sources_of_several_lengths() -> None:
 
 def test_the_command_writes_a_record(tmp_path: Path) -> None:
     options = "--shape tiny --vocab-size 60 --sentences 6 --rounds 1 --cores 1 --batch-size 4"
-    words = ["throughput", *options.split(), "--only", "Dragoman int8", "--output", str(tmp_path)]
-    outcome = CliRunner().invoke(main, words)
-    assert outcome.exit_code == 0, outcome.output
+    compared("throughput", *options.split(), "--only", "Dragoman int8", "--output", tmp_path)
     record = json.loads((tmp_path / "throughput-tiny-1-cores.json").read_text("utf-8"))
     (found,) = record["tools"]
     assert found["arrangement"] == [1, 1, 4]

@@ -241,20 +241,17 @@ def _file(record: Record, options: Any) -> str:
     return f"serving-{name}-{options['cores'] or os.cpu_count()}-cores"
 
 
+SPEECH = "Speech instead of texts: an English-only Whisper in CTranslate2's format."
+CLIPS = "With --whisper: folder of audio files and transcripts.tsv."
+
 SERVING = Task(
     name="serving",
     help="Compare how many requests a second servers answer in time.",
     options=(
         options.SHAPE,
         options.VOCAB_SIZE,
-        options.option(
-            "--whisper",
-            "Speech instead of texts: an English-only Whisper in CTranslate2's format.",
-            kind=Path,
-        ),
-        options.option(
-            "--clips", "With --whisper: folder of audio files and transcripts.tsv.", kind=Path
-        ),
+        options.option("--whisper", SPEECH, kind=Path),
+        options.option("--clips", CLIPS, kind=Path),
         options.CORES,
         options.option(
             "--seconds", "That requests arrive at each rate.", 15.0, click.FloatRange(1)

@@ -252,39 +252,28 @@ def documentation(record: Record) -> Iterator[Table]:
         yield Table([first, *best, name, "lowest"], lines)
 
 
+MODEL = (
+    "Directory of sentence-transformers with mean pooling, or with --rerank of a cross-encoder "
+    "[default: MiniLM-L6, downloaded]."
+)
+RANDOM = "Shape of a model with random weights, instead of --model."
+RERANK = "Score documents with a query; without --model by a cross-encoder of random weights."
+QUEUE = (
+    "Texts of 8 to 256 tokens in a queue, encoded besides; 32 at once by tools that do not form "
+    "batches of similar length."
+)
+TOKENS = "Tokens of every text, special tokens included;"
+
 ENCODING = Task(
     name="encoding",
     help="Compare the latency of sentence embeddings, from texts to vectors, or of reranking.",
     options=(
-        options.option(
-            "--model",
-            "Directory of sentence-transformers with mean pooling, or with --rerank of a "
-            "cross-encoder [default: MiniLM-L6, downloaded].",
-            kind=Path,
-        ),
-        options.option(
-            "--shape", "Shape of a model with random weights, instead of --model.", kind=[*ENCODERS]
-        ),
-        options.option(
-            "--rerank",
-            "Score documents with a query; without --model by a cross-encoder of random weights.",
-            default=False,
-            is_flag=True,
-        ),
-        options.option(
-            "--queue",
-            "Texts of 8 to 256 tokens in a queue, encoded besides; 32 at once by tools that do not "
-            "form batches of similar length.",
-            kind=int,
-        ),
+        options.option("--model", MODEL, kind=Path),
+        options.option("--shape", RANDOM, kind=[*ENCODERS]),
+        options.option("--rerank", RERANK, False, is_flag=True),
+        options.option("--queue", QUEUE, kind=int),
         options.option("--name", "The model's name in the record [default: the directory's]."),
-        options.option(
-            "--length",
-            "Tokens of every text, special tokens included;",
-            (16, 128),
-            click.IntRange(3),
-            parameter="lengths",
-        ),
+        options.option("--length", TOKENS, (16, 128), click.IntRange(3), parameter="lengths"),
         options.batch_sizes(1, 8, 32, what="Texts encoded by one call;"),
         options.each_with_threads(1, 2),
         options.rounds(7),
