@@ -145,7 +145,7 @@ def table_of(
     for group in sections(rows, *section):
         lines += [[cell(text, row) for _, text in pairs] for row in group] + [[]] * bool(section)
     kept = [n for n in range(len(pairs)) if any(line and line[n] for line in lines)]
-    shown = [[line[n] for n in kept] if line else [] for line in lines]
+    shown = [[line[n] for n in kept if line] for line in lines]
     return Table([pairs[n][0] for n in kept], shown, title, left)
 
 

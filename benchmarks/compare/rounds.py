@@ -23,6 +23,8 @@ from ..processes import HERE, Child, Interpreter, ProcessError, call_in, peak_me
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
 
+Prepare = Callable[[Path, Path], Path]
+"""Converts a checkpoint to a path that does not exist yet; returns the directory to load."""
 Perform = Callable[[Work], Outcome]
 """Does one work item. A call is what is timed."""
 
@@ -42,9 +44,7 @@ class Contender(Generic[Work, Outcome]):
     """
 
     name: str
-    prepare: Callable[[Path, Path], Path]
-    """Converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the directory
-    to load."""
+    prepare: Prepare
     load: Callable[[Path, int], Perform[Work, Outcome]]
     """(directory, number of threads) -> the loaded model, ready to work."""
     precision: str = "fp32"

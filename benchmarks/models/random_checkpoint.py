@@ -30,6 +30,8 @@ from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, WHISPERS, config_of
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
 SEED = 1
+Allowed = Callable[[list[int]], NDArray[np.int32]]
+"""Returns the tokens that a source allows."""
 END = "<|endoftext|>"
 LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
@@ -125,18 +127,12 @@ def write_ending_text_model(
 
 
 def end_outputs(
-    directory: Path,
-    vocab_size: int,
-    mean_length: int,
-    allowed: Callable[[list[int]], NDArray[np.int32]] | None = None,
+    directory: Path, vocab_size: int, mean_length: int, allowed: Allowed | None = None
 ) -> None:
     """Let the outputs of a random checkpoint end after a mean number of tokens, in place.
 
     A bias makes the end token's logit, a constant, the largest at some steps. Outputs are cut after
     48 tokens to compute the mean.
-
-    Args:
-        allowed: returns the tokens that a source allows; None: all
     """
     file = directory / "model.safetensors"
 

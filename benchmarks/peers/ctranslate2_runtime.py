@@ -147,9 +147,8 @@ def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:
 def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
     """Load what `prepare_generator` wrote; every row gets exactly the requested new tokens."""
     library = import_library("ctranslate2")
-    generator = library.Generator(
-        str(directory), compute_type=mode, inter_threads=1, intra_threads=threads
-    )
+    settings = {"compute_type": mode, "inter_threads": 1, "intra_threads": threads}
+    generator = library.Generator(str(directory), **settings)
     names = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
 
     def generate(batch: Batch) -> Rows:
@@ -168,13 +167,7 @@ def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
 
 
 def load_faster_whisper(
-    directory: Path,
-    threads: int,
-    *,
-    mode: str,
-    way: Way = "greedy",
-    num_beams: int = 5,
-    workers: int = 1,
+    directory: Path, threads: int, *, mode: str, way: Way, num_beams: int = 5, workers: int = 1
 ) -> Transcriber:
     """Load a model into faster-whisper, whose workers transcribe clips of several threads."""
     library = import_library("faster_whisper")

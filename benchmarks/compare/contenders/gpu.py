@@ -85,9 +85,8 @@ def prepare_engines(
 ) -> Path:
     """Export a checkpoint and build engines; see `bundle_with_engines`."""
     neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
-    return bundle_with_engines(
-        neutral, directory, target=target, precision=precision, **sizes._asdict()
-    )
+    kind = {"target": target, "precision": precision}
+    return bundle_with_engines(neutral, directory, **kind, **sizes._asdict())
 
 
 def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Generate:

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...peers import ctranslate2_runtime, openvino, whisper
+from ...peers import openvino, whisper
+from ...peers.ctranslate2_runtime import load_faster_whisper
 from ...peers.interface import LANGUAGE, Stages, Transcriber, Way
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
@@ -42,42 +43,20 @@ def contenders(
 
     Some read the checkpoint of Hugging Face, the others the model in CTranslate2's format.
     """
-    tools = partial(peers, adapt=partial(load_transcriber, way=way, num_beams=num_beams))
+    adapt = partial(load_transcriber, way=way, num_beams=num_beams)
+    tools = partial(peers, adapt=adapt)
     converted = partial(convert, checkpoint=checkpoint)
+    on_openvino = partial(converted, prepare=openvino.prepare_whisper), openvino.load_whisper
+    in_ggml = partial(converted, prepare=whisper.prepare_whisper_cpp)
+    in_torch = partial(converted, prepare=whisper.prepare_openai)
+    ready = partial(prepared_before, prepared=checkpoint)
     everyone = [
-        *dragoman_contenders(
-            partial(load_transcriber, load=load_bundle, way=way, num_beams=num_beams)
-        ),
-        *tools(
-            FASTER_WHISPER, ["float32", "int8"], unchanged, ctranslate2_runtime.load_faster_whisper
-        ),
-        *tools(
-            OPENVINO_GENAI,
-            openvino.MODES,
-            partial(converted, prepare=openvino.prepare_whisper),
-            openvino.load_whisper,
-            interpreter=openvino_in,
-        ),
-        *tools(
-            WHISPER_CPP,
-            ["f16", "q8_0"],
-            partial(converted, prepare=whisper.prepare_whisper_cpp),
-            whisper.load_whisper_cpp,
-        ),
-        *tools(
-            OPENAI_WHISPER,
-            ["fp32"],
-            partial(converted, prepare=whisper.prepare_openai),
-            whisper.load_openai,
-            needs_torch=True,
-        ),
-        *tools(
-            "transformers",
-            ["fp32"],
-            partial(prepared_before, prepared=checkpoint),
-            whisper.load_transformers,
-            needs_torch=True,
-        ),
+        *dragoman_contenders(partial(adapt, load=load_bundle)),
+        *tools(FASTER_WHISPER, ["float32", "int8"], unchanged, load_faster_whisper),
+        *tools(OPENVINO_GENAI, openvino.MODES, *on_openvino, interpreter=openvino_in),
+        *tools(WHISPER_CPP, ["f16", "q8_0"], in_ggml, whisper.load_whisper_cpp),
+        *tools(OPENAI_WHISPER, ["fp32"], in_torch, whisper.load_openai, needs_torch=True),
+        *tools("transformers", ["fp32"], ready, whisper.load_transformers, needs_torch=True),
     ]
     if way != "together":
         return everyone

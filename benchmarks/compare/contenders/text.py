@@ -22,7 +22,7 @@ from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Rows
 from ...processes import HERE, Interpreter, peak_memory_mb
-from ..rounds import Contender, unchanged
+from ..rounds import Contender, Prepare, unchanged
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model
@@ -142,7 +142,7 @@ class BundleKind(NamedTuple):
     target: str
     precision: str
 
-    def preparation(self, calibration: Calibration = ()) -> Callable[[Path, Path], Path]:
+    def preparation(self, calibration: Calibration = ()) -> Prepare:
         """Return the contender's `prepare`, with calibration sources."""
         return partial(
             bundle_of_checkpoint,
@@ -309,7 +309,7 @@ def build_bundle(checkpoint: Path, directory: Path, *, precision: str, threads: 
 
 
 def measured_preparation(
-    prepare: Callable[[Path, Path], Path], checkpoint: Path, directory: Path
+    prepare: Prepare, checkpoint: Path, directory: Path
 ) -> tuple[Path, float, float]:
     """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB.
 

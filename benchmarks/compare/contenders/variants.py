@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from ...peers import ctranslate2_runtime
-from ..rounds import Contender
+from ..rounds import Contender, Prepare
 from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN
 
 SHORTLIST = ", shortlist"
 """Added to the name of a contender that decodes with a shortlist."""
+Several = Sequence[Contender[Any, Any]]
 LISTED, ALWAYS = 60, 100
 """Target tokens that each source token lists, and those that every source allows."""
 
 
 def with_shortlists(
-    contenders: Sequence[Contender[Any, Any]], mean_length: int | None = None
+    contenders: Several, mean_length: int | None = None
 ) -> list[Contender[Any, Any]]:
     """Return contenders, and Dragoman's and CTranslate2's in int8 with the same shortlist besides.
 
@@ -35,10 +36,7 @@ def with_shortlists(
 
 
 def _besides(
-    contenders: Sequence[Contender[Any, Any]],
-    tools: tuple[str, ...],
-    ending: str,
-    prepare: Callable[..., Path],
+    contenders: Several, tools: tuple[str, ...], ending: str, prepare: Callable[..., Path]
 ) -> list[Contender[Any, Any]]:
     """Return contenders, and those of some tools in int8, prepared in another way, besides."""
     others = [
@@ -51,11 +49,7 @@ def _besides(
 
 
 def prepared_with_shortlist(
-    checkpoint: Path,
-    directory: Path,
-    *,
-    prepare: Callable[[Path, Path], Path],
-    mean_length: int | None = None,
+    checkpoint: Path, directory: Path, *, prepare: Prepare, mean_length: int | None = None
 ) -> Path:
     """Prepare a contender, and add the shortlist in its form."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -100,14 +94,12 @@ RECURRENT = ", recurrent"
 """Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
 
 
-def with_recurrent(contenders: Sequence[Contender[Any, Any]]) -> list[Contender[Any, Any]]:
+def with_recurrent(contenders: Several) -> list[Contender[Any, Any]]:
     """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides."""
     return _besides(contenders, (DRAGOMAN,), RECURRENT, prepared_recurrent)
 
 
-def prepared_recurrent(
-    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
-) -> Path:
+def prepared_recurrent(checkpoint: Path, directory: Path, *, prepare: Prepare) -> Path:
     """Prepare a contender with a checkpoint whose decoder is recurrent."""
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import save_checkpoint

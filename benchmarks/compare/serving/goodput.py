@@ -17,7 +17,7 @@ from dragoman.runtime.serving.arrangement import Arrangement
 from ...processes import HERE, ProcessError, call_in, memory_mb
 from ..contenders.text import precision_of
 from ..record import Row
-from ..rounds import Contender, Failure, Perform, prepare
+from ..rounds import Contender, Failure, Perform, Prepare, prepare
 from ..task import Run
 from .load import SEED, Answer, poisson_arrivals, running, send_all
 
@@ -64,7 +64,7 @@ class ServedTool(Contender[None, None]):
 
 
 def served_tool(
-    tool: str, mode: str, prepare: Callable[[Path, Path], Path], kind: ServerKind, *batches: int
+    tool: str, mode: str, prepare: Prepare, kind: ServerKind, *batches: int
 ) -> ServedTool:
     """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
     return ServedTool(

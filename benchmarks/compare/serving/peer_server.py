@@ -79,7 +79,8 @@ def faster_whisper(directory: Path, compute_type: str, workers: int, threads: in
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
     from ...peers.ctranslate2_runtime import load_faster_whisper
 
-    loaded = load_faster_whisper(directory, threads, mode=compute_type, workers=workers)
+    kind: dict[str, Any] = {"mode": compute_type, "way": "greedy", "workers": workers}
+    loaded = load_faster_whisper(directory, threads, **kind)
     return PeerModel(
         lambda fields: base64.b64decode(fields.require("audio", str)),
         lambda clips: [{"text": loaded.transcribe(io.BytesIO(clip))} for clip in clips],

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TURN_SECONDS = 0.5
 """A batch is decoded again until that has taken so long."""
+AllTurns = Mapping[Entrant, Turns[Rows]]
 FIRST = ", first token"
 """Added to the name of a batch of one new token."""
 
@@ -85,10 +86,7 @@ def pace_of(turns: Turns[Rows], batch_size: int, new_tokens: int) -> dict[str, A
 
 
 def measurements_of(
-    turns: Mapping[Entrant, Turns[Rows]],
-    contenders: Mapping[str, TextContender],
-    batch_size: int,
-    new_tokens: int,
+    turns: AllTurns, contenders: Mapping[str, TextContender], batch_size: int, new_tokens: int
 ) -> list[Row]:
     """Return a row for each timed contender and number of threads, at one batch size.
 
@@ -125,12 +123,7 @@ def measurements_of(
     return rows
 
 
-def costs_of(
-    turns: Mapping[Entrant, Turns[Rows]],
-    first: Mapping[Entrant, Turns[Rows]],
-    batch_size: int,
-    new_tokens: int,
-) -> list[Row]:
+def costs_of(turns: AllTurns, first: AllTurns, batch_size: int, new_tokens: int) -> list[Row]:
     """Return the costs of beam search, and of this version relative to another.
 
     A step with beams is compared with a greedy step of as many rows, and a call of Dragoman with a

@@ -32,6 +32,7 @@ LOWEST_MEAN_COSINE = 0.9
 LOWEST_FP32_COSINE = 0.999
 """Of the embedding, or agreement of the score, of any text in fp32."""
 TRAINED = "MiniLM-L6"
+AllTurns = Mapping[Entrant, Turns[Vectors]]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     return {
         "model": given.name or model,
         **common,
-        **measure_encoding(run, everyone, items, checkpoint, **common),
+        **measure_encoding(run, everyone, items, checkpoint=checkpoint, **common),
     }
 
 
@@ -72,11 +73,7 @@ def checkpoint_of(given: Options, directory: Path) -> tuple[str, Path]:
 
 
 def measure_encoding(
-    run: Run,
-    everyone: Sequence[EncodingContender],
-    items: Sequence[Calls],
-    checkpoint: Path,
-    **ways: Any,
+    run: Run, everyone: Sequence[EncodingContender], items: Sequence[Calls], **ways: Any
 ) -> dict[str, Any]:
     """Measure contenders, the reference first: `measurements`, `footprints`, `failures`."""
     chosen = run.chosen(everyone)
@@ -86,7 +83,7 @@ def measure_encoding(
     def check(item: Calls, found: Vectors) -> None:
         check_vectors(found, expected.setdefault(str(item), found))
 
-    results = run.take_turns(chosen, work, checkpoint=checkpoint, check=check, **ways)
+    results = run.take_turns(chosen, work, check=check, **ways)
     by_name = {contender.name: contender for contender in chosen}
     measurements = [
         row
@@ -119,10 +116,7 @@ def cosines(found: Vectors, expected: Vectors) -> Vectors:
 
 
 def measurements_of(
-    turns: Mapping[Entrant, Turns[Vectors]],
-    contenders: Mapping[str, EncodingContender],
-    item: Calls,
-    expected: Vectors,
+    turns: AllTurns, contenders: Mapping[str, EncodingContender], item: Calls, expected: Vectors
 ) -> list[Row]:
     """Return a row for each contender and number of threads, of one work item.
 

@@ -97,17 +97,12 @@ def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
 
 
 def record_of(
-    shape: str,
-    workload: Workload,
-    figures: Mapping[str, Any],
-    *,
-    word_error: Mapping[str, float] | None = None,
-    **more: Any,
+    shape: str, workload: Workload, figures: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
     """Return the figures of `measure_decoding` and more, if not empty, in the order of a record."""
     beams = workload.num_beams if workload.num_beams > 1 else None
     optional = {"longest_source": workload.longest_source, "num_beams": beams}
-    optional |= {"costs": figures["costs"], **more}
+    optional |= {"costs": figures["costs"]}
     return {
         "shape": shape,
         "source_length": workload.source_length,
@@ -116,9 +111,9 @@ def record_of(
         "rounds": workload.rounds,
         "measurements": figures["measurements"],
         "footprints": figures["footprints"],
-        "word_error": dict(word_error or {}),
+        "word_error": more.pop("word_error", {}),
         "failures": figures["failures"],
-        **{name: value for name, value in optional.items() if value},
+        **{name: value for name, value in (optional | more).items() if value},
     }
 
 

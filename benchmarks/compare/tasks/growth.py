@@ -104,13 +104,13 @@ def measure_growth(
     work = batches(chain(*series.values()), new_tokens, tokens)
     ways: dict[str, Any] = {"turn_seconds": TURN_SECONDS, "check": check_rows, "rounds": rounds}
     results = run.take_turns(contenders, work, threads=[threads], **ways)
-    figures: dict[str, Any] = {name: [] for name in series}
+    figures: dict[str, Any] = {name: [] for name in series} | {"failures": results.failures}
     for name, contender in product(series, contenders):
         for point in series[name]:
             if turns := results.turns[str(point)].get(Entrant(contender.name, threads)):
                 row = {"contender": contender.name, "peer": contender.peer, **point._asdict()}
                 figures[name].append(row | pace_of(turns, point.batch_size, new_tokens))
-    return {**figures, "failures": results.failures}
+    return figures
 
 
 def described(record: Record) -> str:

@@ -97,9 +97,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     if given.shortlist:
         contenders = with_shortlists(contenders, text.MEAN_OUTPUT)
     chosen = run.chosen(contenders)
-    write_ending_text_model(
-        given.shape, run.checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT
-    )
+    sizes = {"vocab_size": vocab_size, "mean_length": text.MEAN_OUTPUT}
+    write_ending_text_model(given.shape, run.checkpoint, **sizes)
     sources = text.draw_sources(given.sentences, tokens)
     tried = arrangements(given.cores or os.cpu_count() or 1, given.batch_sizes)
     return {
