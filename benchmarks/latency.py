@@ -10,6 +10,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -199,9 +200,8 @@ def _lengths(
     """Return the numbers of source and new tokens: the options, or the model's maximum."""
     if not model.has_decoder:
         if new_tokens is not None:
-            raise DragomanError(
-                f"new tokens: expected none, this model decodes nothing, found {new_tokens}"
-            )
+            expected = "new tokens: expected none, this model decodes nothing"
+            raise DragomanError(f"{expected}, found {new_tokens}")
         new_tokens = 0
     most = _longest_source(model, new_tokens or NEW_TOKENS)
     read = min(SOURCE_LENGTH, most) if source_length is None else source_length
@@ -254,10 +254,8 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
 def _version(package: str) -> str:
     """Return the version of an installed package; ONNX Runtime's package has two names."""
     for name in (package, f"{package}-gpu"):
-        try:
+        with suppress(PackageNotFoundError):
             return version(name)
-        except PackageNotFoundError:
-            continue
     return "not installed"
 
 

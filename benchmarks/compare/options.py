@@ -17,11 +17,8 @@ def option(
 ) -> click.Option:
     """Return an option of a command, which may be repeated if its default is a tuple.
 
-    Args:
-        kind: type of the value, by default the default's, a list of choices, or click's type;
-            numbers are positive
-        parameter: name of the keyword argument, if it differs
-        more: settings of `click.Option`
+    The kind is a type, by default the default's, a list of choices, or click's; numbers are
+    positive.
     """
     if isinstance(default, tuple):
         text += " may be repeated."

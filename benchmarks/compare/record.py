@@ -56,12 +56,9 @@ def circumstances(
     environments: Iterable[Interpreter] = (),
     trees: Mapping[str, Path] | None = None,
 ) -> Circumstances:
-    """Return the circumstances of a measurement by this process.
+    """Return the circumstances of a measurement by this process, run as a module.
 
-    Args:
-        module: module run as a command, with the arguments of `sys.argv`
-        environments: other environments in use, whose packages are included
-        trees: other source trees in use, by their name among the versions
+    The versions include those of other environments and source trees in use.
     """
     versions = installed_versions()
     for environment in environments:

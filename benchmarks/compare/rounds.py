@@ -202,14 +202,11 @@ def take_turns(
 
     Args:
         items: work items by name; all rounds of an item precede the next item
-        checkpoint: checkpoint directory, which every contender converts
         directory: existing directory for conversions; contenders of one interpreter share a folder
         threads: numbers of threads, with each of which every contender runs; untimed contenders
             use only the highest
         rounds: number of counted rounds, after one warm-up round
-        turn_seconds: see `Worker.perform`
         check: raises ProcessError if an outcome is invalid for its work item
-        start: loads a contender from a directory with a number of threads
 
     Raises:
         ProcessError: a required contender failed.

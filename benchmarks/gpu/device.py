@@ -77,13 +77,8 @@ def bandwidth_share(
 
     A step reads the decoder's weights, the projection to the vocabulary, the cross-attention keys
     and values, and on average half of the self-attention caches, which fill up during decoding.
-
-    Args:
-        device: what `describe` yields
-        shape: shape recorded by `compare`, such as "Marian big, vocabulary 32000, random weights"
-
-    Returns:
-        the share; None if the device, the shape or the precision is unknown
+    The device is what `describe` yields, the shape is described as by `compare`. If one of them or
+    the precision is unknown, None is returned.
     """
     size = BYTES.get(contender.split()[-1])
     sizes = next((s for name, s in SHAPES.items() if f" {name}," in shape), None)

@@ -42,13 +42,13 @@ def show(records: Records) -> None:
             if name.startswith("gpu-"):
                 tables.append(_speed(result, record.device))
                 lines += failure_notes(result)
-            elif name.startswith("parity-"):
-                title = f"{part}: {result['model']}, {result['inputs']}"
-                tables += _rows(title, result["rows"])
-                lines += _errors(result["rows"])
-            elif isinstance(result, list):
-                tables += _rows(part, result)
-                lines += _errors(result)
+                continue
+            title, rows = part, result
+            if name.startswith("parity-"):
+                title, rows = f"{part}: {result['model']}, {result['inputs']}", result["rows"]
+            if isinstance(rows, list):
+                tables += _rows(title, rows)
+                lines += _errors(rows)
         gpu, driver = (record.device.get(k, f"unknown {k}") for k in ("gpu", "driver"))
         circumstances = f"{part}: {gpu}, driver {driver}, {record.date}, {record.seconds:.0f} s"
         print_all(tables, [*lines, circumstances])

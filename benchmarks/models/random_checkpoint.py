@@ -76,9 +76,8 @@ def write_random_checkpoint(
 ) -> None:
     """Write a checkpoint of Marian, BART or Whisper, the same for the same seed.
 
-    Args:
-        config: fields of `config.json`, see `shapes`
-        generation: fields of `generation_config.json` other than tokens
+    `config` has the fields of its `config.json`, `generation` those of `generation_config.json`
+    other than tokens.
     """
     family = FAMILIES[config["model_type"]]
     model = random_model(family.config(config), seed=seed, sharpness=sharpness)

@@ -45,7 +45,6 @@ RENAMED = (
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 GGML_FILE_TYPES = {"f16": 1, "q8_0": 2007}
 """By the type of matrices; of a quantized type with 1,000 times the version of its format."""
-GGML_BLOCK = 32
 CONVOLUTION_BIASES = ("conv1.bias", "conv2.bias")
 IN_FP32 = ("positional_embedding", *CONVOLUTION_BIASES)
 
@@ -121,16 +120,14 @@ def _token_bytes(checkpoint: Path) -> list[bytes]:
 def _write_tensor(file: BinaryIO, name: str, value: NDArray[np.float32], mode: str) -> None:
     if name.endswith(CONVOLUTION_BIASES):
         value = value[:, None]
-    kind = mode
-    if value.ndim < 2 or name.endswith(IN_FP32):
-        kind = "f32"
-    elif value.ndim == 3 and mode == "q8_0":  # convolutions, which ggml does not quantize
+    kind = "f32" if value.ndim < 2 or name.endswith(IN_FP32) else mode
+    if value.ndim == 3 and kind == "q8_0":  # convolutions, which ggml does not quantize
         kind = "f16"
     encoded = name.encode()
     header = (value.ndim, len(encoded), GGML_TYPES[kind], *value.shape[::-1])
     file.write(struct.pack(f"<{len(header)}i", *header) + encoded)
     if kind == "q8_0":
-        blocks = value.reshape(-1, GGML_BLOCK)
+        blocks = value.reshape(-1, 32)
         scales = np.abs(blocks).max(1, keepdims=True) / 127
         integers = np.round(blocks / np.where(scales > 0, scales, 1)).astype(np.int8)
         packed = np.concatenate([scales.astype(np.float16).view(np.int8), integers], axis=1)

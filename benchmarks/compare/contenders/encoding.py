@@ -141,23 +141,18 @@ def contenders(
     prepare_graph, name = partial(optimum_onnx.prepare, kind=None), "sentence-transformers"
     adapt = partial(load_to_perform, queue={"batch_size": QUEUE_BATCH})
     theirs = partial(peers, adapt=adapt, needs_torch=True)
+    with_optimum = prepare_graph, optimum_onnx.load_encoder
+    ours = partial(load_to_perform, load=load_bundle, queue={})
     calibrated = partial(openvino.prepare_encoder, calibration=calibration)
     in_library = partial(library.prepare_openvino, calibration=calibration)
     other: dict[str, Any] = {"interpreter": openvino_in}
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
-        *dragoman_contenders(
-            partial(load_to_perform, load=load_bundle, queue={}),
-            (*BUNDLES, *ON_OPENVINO),
-            calibration=calibration,
-        ),
+        *dragoman_contenders(ours, (*BUNDLES, *ON_OPENVINO), calibration=calibration),
         *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
         # For variants of the graph, one tool is enough.
         *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
-        *tools(
-            *("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
-            needs_torch=True,
-        ),
+        *tools("Optimum-ONNX", library.ONNX_MODES, *with_optimum, needs_torch=True),
         *tools("OpenVINO", openvino.MODES, calibrated, openvino.load_encoder, **other),
         *theirs(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
         *theirs(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),

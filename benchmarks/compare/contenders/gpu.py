@@ -92,11 +92,9 @@ def prepare_engines(
 def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Generate:
     """Load a checkpoint in PyTorch on the GPU, with its end token disabled.
 
-    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU.
-
-    Args:
-        tool: "PyTorch": the reference model; "transformers"; or "transformers compiled", which
-            decodes with a static cache, for which transformers compiles the step
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU. The tool is
+    "PyTorch", for the reference model; "transformers"; or "transformers compiled", which decodes
+    with a static cache, for which transformers compiles the step.
     """
     import torch
 

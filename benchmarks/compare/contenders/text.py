@@ -108,9 +108,8 @@ def peers(
 ) -> list[Contender[Any, Any]]:
     """Return another tool in each of its modes, whose failure is reported if it is missing.
 
-    Args:
-        prepare, load: functions of a contender, with the mode as keyword argument if they take it
-        adapt: loads a contender, given `load` too, where that does not return what works
+    Its functions get the mode as keyword argument if they take it. Where `load` does not return
+    what works, `adapt` loads the contender and gets it.
     """
 
     def in_mode(function: Callable[..., Any], mode: str) -> Callable[..., Any]:

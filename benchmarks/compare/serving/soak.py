@@ -79,13 +79,8 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
     from dragoman.runtime.decoding.results import result_data
 
     model = load(bundle, threads=1)
-    return [
-        [
-            json.loads(json.dumps(result_data(result)))
-            for result in model.generate(sources, GenerationOptions(**options))
-        ]
-        for options in OPTIONS
-    ]
+    answers = [model.generate(sources, GenerationOptions(**options)) for options in OPTIONS]
+    return [[json.loads(json.dumps(result_data(r))) for r in results] for results in answers]
 
 
 def streamed_result(events: str) -> Any:

@@ -37,22 +37,15 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     shape, device, beams = given.shape, getattr(given, "device", "cpu"), getattr(given, "beams", 1)
     shapes.check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
     vocab_size = given.vocab_size or SHAPES[shape].vocab_size
-    workload = Workload(
-        longest_source=given.longest_source,
-        batch_sizes=given.batch_sizes,
-        source_length=given.source_length,
-        new_tokens=given.new_tokens,
-        tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
-        threads=given.threads or ((1, 2) if device == "cpu" else (2,)),
-        rounds=given.rounds,
-        num_beams=beams,
-        turn_seconds=TURN_SECONDS,
-    )
+    tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
+    threads = given.threads or ((1, 2) if device == "cpu" else (2,))
+    sizes = given.batch_sizes, given.source_length, given.new_tokens
+    ways = given.rounds, given.longest_source, beams, TURN_SECONDS
+    workload = Workload(*sizes, tokens, threads, *ways)
     gpu = None
     if device == "cpu":
-        contenders = translators(
-            beams, calibration=workload.calibration(), openvino_in=run.openvino, before=run.before
-        )
+        interpreters: dict[str, Any] = {"openvino_in": run.openvino, "before": run.before}
+        contenders = translators(beams, calibration=workload.calibration(), **interpreters)
         if given.shortlist:
             contenders = with_shortlists(contenders)
         if shape == "student":
@@ -148,12 +141,7 @@ def _file(record: Record, options: Mapping[str, Any]) -> str:
     return f"cpu-{options['shape']}{beams}{listed}-{'-'.join(map(str, record['threads']))}-threads"
 
 
-def quality(*, default: bool) -> click.Option:
-    """Return the option of measuring the word error."""
-    text = "Also measure the word error of the trained model g2p-en in Dragoman's precisions."
-    return options.option("--quality/--no-quality", text, default, is_flag=True)
-
-
+QUALITY = "Also measure the word error of the trained model g2p-en in Dragoman's precisions."
 ROUNDS = options.rounds(7)
 WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
 LENGTH = click.IntRange(1, 1024)
@@ -190,7 +178,7 @@ GREEDY = _task(
         options.option("--device", DEVICE, "cpu", ["cpu", "cuda"]),
         *WAYS,
         options.SHORTLIST,
-        quality(default=True),
+        options.option("--quality/--no-quality", QUALITY, True, is_flag=True),
     ),
 )
 
@@ -207,7 +195,7 @@ BEAMS = _task(
         *LENGTHS,
         *WAYS,
         options.SHORTLIST,
-        quality(default=False),
+        options.option("--quality/--no-quality", QUALITY, False, is_flag=True),
     ),
 )
 

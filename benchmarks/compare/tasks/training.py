@@ -76,14 +76,9 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
     kind = {"norm_order": "pre", "tie_source_target": True}
     config = {**sizes, **layers, **places, **vocabularies, **kind}
     model = Transformer(ModelConfig.from_dict(config))
-    made = TrainingOptions(
-        epochs=1000,
-        batch_tokens=BATCH_TOKENS,
-        learning_rate=2e-3,
-        warmup_steps=100,
-        label_smoothing=SMOOTHING,
-        precision=precision,  # type: ignore[arg-type]
-    )
+    steps: dict[str, Any] = {"epochs": 1000, "learning_rate": 2e-3, "warmup_steps": 100}
+    steps |= {"batch_tokens": BATCH_TOKENS, "label_smoothing": SMOOTHING, "precision": precision}
+    made = TrainingOptions(**steps)
     data = Path(tempfile.mkdtemp()), pairs, pairs[:1]
     judge = Judge[Transformer](lambda _: 0.0, "")
     run = Training(model, made, *data, judge, "", torch.device("cpu"))
@@ -137,9 +132,8 @@ def _adam(model: Any) -> Callable[[], None]:
     import torch
 
     adam = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98), eps=1e-9)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam, lambda done: min((done + 1) / 100, (100 / (done + 1)) ** 0.5)
-    )
+    factors = [lambda done: min((done + 1) / 100, (100 / (done + 1)) ** 0.5)]
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, factors)
 
     def step() -> None:
         adam.step()
@@ -223,11 +217,9 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
             None if ids is None else torch.where(ids < 4, (ids + 1) % 4, ids)
             for ids in (source, target)
         )
-        cpu = torch.device("cpu")
-        return Batch(
-            *(source, lengths, None, target, None, indices, cpu, PAD + 1, END + 1),
-            is_train=target is not None,
-        )
+        where = indices, torch.device("cpu"), PAD + 1, END + 1
+        given = source, lengths, None, target, None
+        return Batch(*given, *where, is_train=target is not None)
 
     def step() -> int:
         model.train()
