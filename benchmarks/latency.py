@@ -131,14 +131,8 @@ def bench(
         DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
-    model = load(
-        directory,
-        threads=threads,
-        backend=backend,
-        device=device,
-        check="never",
-        allow_fallback=allow_fallback,
-    )
+    where: dict[str, Any] = {"backend": backend, "device": device, "check": "never"}
+    model = load(directory, threads=threads, allow_fallback=allow_fallback, **where)
     load_seconds = time.perf_counter() - started
     spec = model.manifest.model
     if spec.takes_audio:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from dragoman.export.checkpoints import OpenedCheckpoint
-    from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.manifest import Precision, Range
     from dragoman.verification.inputs.items import Comparison
     from dragoman.verification.inputs.parity_inputs import ParityInputs
-    from dragoman.verification.inputs.sources import Sources
 
 NEUTRAL = "dragoman-neutral"
 MODEL = "g2p-en"
@@ -54,31 +52,25 @@ def optimized_bundle(
     """Optimize a neutral bundle into a new directory; for target "neutral" in fp32, return it."""
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
+    from dragoman.verification.inputs.sources import calibration_sources
 
     if (target, precision) == ("neutral", "fp32"):
         return neutral
     bundle = read_bundle(neutral)
     calibrated: dict[str, Any] = {}
-    if calibration:
-        sources = _encodable(bundle, calibration, directory)
+    if tokens := [source for source in calibration if isinstance(source, list)]:
+        calibrated = {"calibration": tokens}
+    elif calibration:
+        file = directory.with_suffix(".calibration.txt")
+        pairs = [(text,) if isinstance(text, str) else text for text in calibration]
+        lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]
+        file.write_text("\n".join(lines), "utf-8")
+        sources = calibration_sources(bundle, file)
         calibrated = {"calibration": sources.encodable, "calibration_types": sources.types}
     directory.mkdir()
     kind = cast("Precision", precision)
     optimize_bundle(bundle, directory, target=target, precision=kind, **calibrated)
     return directory
-
-
-def _encodable(bundle: Bundle, calibration: Calibration, directory: Path) -> Sources:
-    from dragoman.verification.inputs.sources import Sources, calibration_sources
-
-    tokens = [source for source in calibration if isinstance(source, list)]
-    if tokens:
-        return Sources(tokens)
-    file = directory.with_suffix(".calibration.txt")
-    pairs = [(text,) if isinstance(text, str) else text for text in calibration]
-    lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]
-    file.write_text("\n".join(lines), "utf-8")
-    return calibration_sources(bundle, file)
 
 
 def bundle_with_engines(

@@ -57,8 +57,7 @@ class Transcriber(NamedTuple):
     """A loaded speech model, which transcribes in one way."""
 
     transcribe: Callable[[Any], str]
-    """Transcribes an audio file with the tool's standard call, which reads it and computes
-    features."""
+    """Reads and transcribes an audio file with the tool's standard call."""
     stages: Callable[[Path], Stages] | None = None
     """Transcribes a file greedily, and times encoder and decoder separately, if the tool can."""
 
@@ -76,13 +75,12 @@ def in_batches(
 
     The largest items come first; a batch has at most `most`.
     """
-    found: list[Any] = [None] * len(items)
+    found: dict[int, Any] = {}
     order = sorted(range(len(items)), key=lambda n: -size(items[n]))
     for first in range(0, len(order), most):
         batch = order[first : first + most]
-        for n, outcome in zip(batch, call([items[n] for n in batch]), strict=True):
-            found[n] = outcome
-    return found
+        found |= zip(batch, call([items[n] for n in batch]), strict=True)
+    return [found[n] for n in range(len(items))]
 
 
 def import_library(name: str, *, group: str = "peers") -> Any:

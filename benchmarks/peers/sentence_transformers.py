@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,16 @@ TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 
 def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
     """Write a directory for the backend ONNX Runtime."""
-    beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_onnx.prepare(source, beside, mode=mode, kind=None)
-    return _with_graph(source, directory, "onnx", graph)
+    prepare = partial(optimum_onnx.prepare, mode=mode, kind=None)
+    return _with_graph(source, directory, "onnx", prepare)
 
 
 def prepare_openvino(
     source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[Text]
 ) -> Path:
     """Write a directory for the backend OpenVINO."""
-    beside = directory.with_name(f"{directory.name}-graph")
-    graph = openvino.prepare_encoder(source, beside, mode=mode, calibration=calibration)
-    return _with_graph(source, directory, "openvino", graph)
+    prepare = partial(openvino.prepare_encoder, mode=mode, calibration=calibration)
+    return _with_graph(source, directory, "openvino", prepare)
 
 
 def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
@@ -73,8 +72,9 @@ def _load(directory: Path, threads: int, *, quantized: bool = False, **options: 
     return encode
 
 
-def _with_graph(source: Path, directory: Path, backend: str, graph: Path) -> Path:
+def _with_graph(source: Path, directory: Path, backend: str, prepare: Callable[..., Path]) -> Path:
     """Write a directory of sentence-transformers with a graph in place of the weights."""
+    graph = prepare(source, directory.with_name(f"{directory.name}-graph"))
     weights = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx")
     shutil.copytree(source, directory, ignore=weights)
     (directory / backend).mkdir()
