@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ SEED = 23
 ROUNDS = 3
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """The measurement of an arrangement."""
 
     arrangement: Arrangement

@@ -181,9 +181,7 @@ def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    console = Console()
-    if console.width < MINIMUM_WIDTH:
-        console = Console(width=MINIMUM_WIDTH)
+    console = Console(width=max(Console().width, MINIMUM_WIDTH))
     for table in tables:
         drawn = RichTable(title=table.title, title_justify="left")
         for number, heading in enumerate(table.headings):
@@ -204,11 +202,9 @@ def failure_notes(record: Record) -> Iterator[str]:
 
 def footprint_notes(record: Record) -> Iterator[str]:
     """Yield load time, memory and disk size of each contender, one line each."""
+    text = "load {load_seconds:.2f} s, peak memory {peak_memory_mb:.0f} MB, disk {disk_mb:.0f} MB"
     for row in record["footprints"]:
-        yield (
-            f"{Entrant(row['contender'], row['threads'])}: load {row['load_seconds']:.2f} s, "
-            f"peak memory {row['peak_memory_mb']:.0f} MB, disk {row['disk_mb']:.0f} MB"
-        )
+        yield f"{Entrant(row['contender'], row['threads'])}: {text.format_map(row)}"
 
 
 def standings(

@@ -27,8 +27,6 @@ from .rounds import Contender, Outcome, Results, Work, take_turns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MODULE = "dragoman.benchmarks.compare"
-
 AnyContender = TypeVar("AnyContender", bound=Contender[Any, Any])
 
 Options = SimpleNamespace
@@ -168,7 +166,7 @@ class Task:
                 run = Run(Path(workspace), progress, only, openvino, earlier)
                 figures = dict(self.measure(run, Options(**options)))
             where = records.circumstances(
-                MODULE,
+                "dragoman.benchmarks.compare",
                 load_average,
                 gpu=figures.pop("gpu", None),
                 environments=[openvino] if openvino_python else [],

@@ -34,9 +34,8 @@ def check(workspace: Path, device: str) -> Iterator[list[dict[str, str]]]:
     present = ADA if device == "cpu" else find_gpu().compute_capability
     neutral = exported(workspace / "neutral")
     expected = load(neutral).generate([WORD])[0].text
-    graphs = read_bundle(
-        optimized_bundle(neutral, workspace / "graphs", target="tensorrt-rtx", precision="fp16")
-    )
+    kind = {"target": "tensorrt-rtx", "precision": "fp16"}
+    graphs = read_bundle(optimized_bundle(neutral, workspace / "graphs", **kind))
     rows = []
     for capabilities in dict.fromkeys([(), (present,), (HOPPER,)]):
         name = ", ".join(capabilities) or "default"

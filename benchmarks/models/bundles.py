@@ -52,7 +52,6 @@ def optimized_bundle(
     """Optimize a neutral bundle into a new directory; for target "neutral" in fp32, return it."""
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
-    from dragoman.verification.inputs.sources import calibration_sources
 
     if (target, precision) == ("neutral", "fp32"):
         return neutral
@@ -61,6 +60,8 @@ def optimized_bundle(
     if tokens := [source for source in calibration if isinstance(source, list)]:
         calibrated = {"calibration": tokens}
     elif calibration:
+        from dragoman.verification.inputs.sources import calibration_sources
+
         file = directory.with_suffix(".calibration.txt")
         pairs = [(text,) if isinstance(text, str) else text for text in calibration]
         lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]

@@ -89,9 +89,7 @@ def load(
 ) -> Generate:
     """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
     peer = CTranslate2Peer(directory, threads, mode, device, names=names)
-    return lambda batch: peer.generate(
-        batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
-    )
+    return lambda b: peer.generate(b.sources, b.new_tokens, b.new_tokens, b.num_beams)
 
 
 def source_names(tokens: Iterable[int]) -> list[str]:

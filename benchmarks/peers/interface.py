@@ -119,12 +119,9 @@ def load_tokenizer(directory: Path) -> Callable[[Sequence[Text]], Inputs]:
 
     def tokenize(texts: Sequence[Text]) -> Inputs:
         encodings = library.encode_batch(list(texts))
-        arrays = {
-            "input_ids": [e.ids for e in encodings],
-            "attention_mask": [e.attention_mask for e in encodings],
-            "token_type_ids": [e.type_ids for e in encodings],
-        }
-        return {name: np.array(rows, np.int64) for name, rows in arrays.items()}
+        columns = zip(*((e.ids, e.attention_mask, e.type_ids) for e in encodings), strict=True)
+        ids, mask, types = (np.array(rows, np.int64) for rows in columns)
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
     return tokenize
 

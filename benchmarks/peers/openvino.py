@@ -36,7 +36,6 @@ CONFIGURATIONS: dict[Mode, dict[str, Any]] = {
 OpenVINO prefers on the processor."""
 
 imported = partial(interface.import_library, group="peers-openvino")
-EXPORTED, EXPORTED_ENCODER = "openvino-fp32", "openvino-encoder"
 ENCODER_FILE, FEATURES_FILE = "openvino_model.xml", "preprocessor_config.json"
 
 
@@ -47,7 +46,7 @@ def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqL
     """
     if mode == "int8":
         return _exported(source, directory, kind, load_in_8bit=True)
-    return _exported(source, directory.with_name(EXPORTED), kind, load_in_8bit=False)
+    return _exported(source, directory.with_name("openvino-fp32"), kind, load_in_8bit=False)
 
 
 def _exported(source: Path, directory: Path, kind: Kind, **options: Any) -> Path:
@@ -83,7 +82,7 @@ def prepare_encoder(
     source: Path, directory: Path, *, mode: Mode, calibration: Sequence[Text]
 ) -> Path:
     """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers."""
-    exported = directory.with_name(EXPORTED_ENCODER)
+    exported = directory.with_name("openvino-encoder")
     _exported(source, exported, interface.encoder_kind(source))
     shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
     if mode != "int8":

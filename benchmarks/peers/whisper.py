@@ -173,9 +173,7 @@ def load_whisper_cpp(directory: Path, threads: int, *, way: Way, num_beams: int)
         print_progress=False,
         **options,
     )
-    return Transcriber(
-        lambda clip: " ".join(segment.text for segment in model.transcribe(read_audio(clip)))
-    )
+    return Transcriber(lambda clip: " ".join(s.text for s in model.transcribe(read_audio(clip))))
 
 
 def load_transformers(directory: Path, threads: int, *, way: Way, num_beams: int) -> Transcriber:

@@ -180,10 +180,8 @@ def load_bundle(directory: Path, threads: int) -> Encode:
 def load_onnxruntime(directory: Path, threads: int) -> Encode:
     """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, with only mean pooling added."""
     library = interface.import_library("onnxruntime")
-    session = library.InferenceSession(
-        *(str(directory / "model.onnx"), interface.session_options(threads)),
-        providers=["CPUExecutionProvider"],
-    )
+    given = str(directory / "model.onnx"), interface.session_options(threads)
+    session = library.InferenceSession(*given, providers=["CPUExecutionProvider"])
     names = [put.name for put in session.get_inputs()]
     tokenize = interface.load_tokenizer(directory)
 
@@ -233,8 +231,7 @@ def load_to_perform(
         (texts,) = calls.texts
         if queue is not None:
             return encode(texts, **queue)
-        return np.stack(
-            interface.in_batches(encode, texts, QUEUE_BATCH, lambda text: len("".join(text)))
-        )
+        sized = partial(interface.in_batches, size=lambda text: len("".join(text)))
+        return np.stack(sized(encode, texts, QUEUE_BATCH))
 
     return perform

@@ -58,9 +58,8 @@ def contenders(
         *tools(OPENAI_WHISPER, ["fp32"], in_torch, whisper.load_openai, needs_torch=True),
         *tools("transformers", ["fp32"], ready, whisper.load_transformers, needs_torch=True),
     ]
-    if way != "together":
-        return everyone
-    return [c for c in everyone if c.name.startswith((DRAGOMAN, FASTER_WHISPER))]
+    batching = DRAGOMAN, FASTER_WHISPER
+    return [c for c in everyone if way != "together" or c.name.startswith(batching)]
 
 
 def convert(

@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Rows
-from ...processes import HERE, Interpreter, peak_memory_mb
+from ...processes import HERE, Interpreter, memory_mb, peak_memory_mb
 from ..rounds import Contender, Prepare, unchanged
 
 if TYPE_CHECKING:
@@ -330,14 +330,8 @@ def load_with_memory(
     directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
 ) -> Generate:
     """Load a contender that also answers `LOADED`."""
-    from dragoman.progress import resident_mb
-
     generate = load(directory, threads)
-
-    def perform(batch: Batch) -> Rows:
-        return generate(batch) if batch.new_tokens else [[round(resident_mb()[0])]]
-
-    return perform
+    return lambda batch: generate(batch) if batch.new_tokens else [[round(memory_mb("self"))]]
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:

@@ -251,10 +251,8 @@ def tables(record: Record) -> Iterator[Table]:
 
 def notes(record: Record) -> Iterator[str]:
     """Yield the number of correct answers."""
-    yield (
-        f"{record['answered']} answers as the library's, {record['streamed']} of them streamed; "
-        f"{record['refused']} refused"
-    )
+    text = "{answered} answers as the library's, {streamed} of them streamed; {refused} refused"
+    yield text.format_map(record)
 
 
 SOAK = Task(

@@ -217,10 +217,7 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def standings(measurements: Sequence[Row]) -> Iterator[str]:
-    """Compare Dragoman's precisions with peers in fp32, and with all peers.
-
-    Tools are compared at their best numbers of threads, and at equal numbers.
-    """
+    """Compare Dragoman with peers in fp32, and with all, at the best and at equal threads."""
     threads_tried = {m["threads"] for m in measurements}
 
     def case(row: Row) -> str:

@@ -205,9 +205,8 @@ def tables(record: Record) -> Iterator[Table]:
 
 def notes(record: Record) -> Iterator[str]:
     """Yield the best peer."""
-    for best in distinct(tool["best_peer"] for tool in record["tools"]):
-        if best is not None:
-            yield f"best peer: {best}"
+    best = distinct(tool["best_peer"] for tool in record["tools"])
+    yield from (f"best peer: {name}" for name in best if name is not None)
 
 
 BATCHES = "The most sentences that a worker decodes together; every tool tries each;"
