@@ -71,7 +71,8 @@ class Child:
     ) -> None:
         self._connection, theirs = Pipe()
         number, entry = theirs.fileno(), BENCHMARKS / "child.py"
-        command = [interpreter.executable, entry, str(number), interpreter.package, BENCHMARKS]
+        folders = str(interpreter.package), str(BENCHMARKS)
+        command = [str(interpreter.executable), str(entry), str(number), *folders]
         self._process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
         theirs.close()
         self.send(sys.path if interpreter.executable == HERE.executable else [])

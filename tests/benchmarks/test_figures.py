@@ -34,7 +34,7 @@ from dragoman.benchmarks.compare.tasks.decoding import (
 from dragoman.benchmarks.compare.tasks.floor import Pace
 from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.compare.tasks.speech import Round, figures
-from dragoman.benchmarks.peers.interface import Batch, Stages
+from dragoman.benchmarks.peers.interface import Batch, Stages, Transcriber
 from dragoman.benchmarks.processes import ProcessError
 
 from ..small_bundle import small_bundle
@@ -147,19 +147,13 @@ def test_rows_of_other_lengths(rows: list[list[int]]) -> None:
         check_lengths(Batch([[7], [8]], 2), rows)
 
 
-class Parrot:
-    """Transcribes each clip to its name, in times that are known."""
-
-    def transcribe(self, clip: Path) -> str:
-        return clip.name
-
-    def stages(self, clip: Path) -> Stages:
-        return Stages(encoder=0.25, decoder=0.5, tokens=len(clip.name))
+PARROT = Transcriber(lambda clip: clip.name, lambda clip: Stages(0.25, 0.5, len(clip.name)))
+"""Transcribes each clip to its name, in times that are known."""
 
 
 def test_speech() -> None:
     clips = {Path("yes"): "yes", Path("maybe"): "no"}
-    transcripts = load_transcriber(Path(), 1, load=lambda *given, **options: Parrot())(list(clips))
+    transcripts = load_transcriber(Path(), 1, load=lambda *given, **options: PARROT)(list(clips))
     assert [t.text for t in transcripts] == ["yes", "maybe"]
     first = Round.of(list(clips), [t._replace(seconds=0.5) for t in transcripts])
     assert (first.seconds, first.encoder, first.decoder) == (1.0, 0.5, 1 / 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.table import BACKENDS
@@ -85,8 +85,8 @@ def prepare_engines(
 ) -> Path:
     """Export a checkpoint and build engines; see `bundle_with_engines`."""
     neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
-    kind = {"target": target, "precision": precision}
-    return bundle_with_engines(neutral, directory, **kind, **sizes._asdict())
+    kind: dict[str, Any] = {"target": target, "precision": precision, **sizes._asdict()}
+    return bundle_with_engines(neutral, directory, **kind)
 
 
 def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Generate:

@@ -124,7 +124,7 @@ def load_bundle(directory: Path, threads: int, *, way: Way, num_beams: int) -> T
     def transcribe(clip: Path) -> str:
         if way == "greedy":
             return (generated(clip).text or "").strip()
-        together = {"vad": way == "together", "cut_at_silence": way == "together"}
+        together: Any = dict.fromkeys(("vad", "cut_at_silence"), way == "together")
         texts: list[str] = []
         for update in model.transcribe([clip], language=language, num_beams=num_beams, **together):
             texts += [segment.text or "" for segment in update.segments]

@@ -40,8 +40,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
     threads = given.threads or ((1, 2) if device == "cpu" else (2,))
     sizes = given.batch_sizes, given.source_length, given.new_tokens
-    ways = given.rounds, given.longest_source, beams, TURN_SECONDS
-    workload = Workload(*sizes, tokens, threads, *ways)
+    longest, turn = given.longest_source, TURN_SECONDS
+    workload = Workload(*sizes, tokens, threads, given.rounds, longest, beams, turn)
     gpu = None
     if device == "cpu":
         interpreters: dict[str, Any] = {"openvino_in": run.openvino, "before": run.before}

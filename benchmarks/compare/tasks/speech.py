@@ -213,10 +213,9 @@ def tables(record: Record) -> Iterator[Table]:
     """Yield a row for each contender."""
     way = record.get("way", "greedy")
     title = "{model}; {clips} clips of {audio_seconds} s, {rounds} rounds".format_map(record)
-    columns = COLUMNS
+    columns = [column for column in COLUMNS if way == "greedy" or "coder" not in column[0]]
     if way != "greedy":
         title += f", {way}, beams: {record.get('num_beams', 5)}"
-        columns = tuple(column for column in COLUMNS if "coder" not in column[0])
     yield table_of(record["figures"], columns, title=title)
 
 
