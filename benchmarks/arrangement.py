@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ SEED = 23
 ROUNDS = 3
 
 
-@dataclass(frozen=True)
-class Tried:
+class Tried(NamedTuple):
     """The measurement of an arrangement."""
 
     arrangement: Arrangement
@@ -66,9 +65,6 @@ def try_arrangements(
     """Measure each arrangement of the cores that this process may use, or of a GPU; best first.
 
     On a GPU, there are at least twice as many requests as rows.
-
-    Raises:
-        DragomanError: the bundle cannot be loaded, or does not take tokens.
     """
     bundle = read_bundle(directory)
     manifest = bundle.manifest
@@ -102,16 +98,14 @@ def try_arrangements(
             else:
                 work = _encoding(engine, manifest, requests)
             work()  # warms up
-            tried.append(Tried(one, float(np.median([_timed(work) for _ in range(ROUNDS)]))))
+            speeds = []
+            for _ in range(ROUNDS):
+                started = time.perf_counter()
+                speeds.append(work() / (time.perf_counter() - started))
+            tried.append(Tried(one, float(np.median(speeds))))
         finally:
             engine.close()
     return sorted(tried, key=lambda each: -each.per_second)
-
-
-def _timed(work: Callable[[], int]) -> float:
-    started = time.perf_counter()
-    count = work()
-    return count / (time.perf_counter() - started)
 
 
 def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
@@ -145,14 +139,11 @@ def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Calla
     sources = random_sources(manifest, lengths, generator)
 
     def work() -> int:
-        handles = [
-            EncoderHandle("hidden_states", [source], {"truncate": False}) for source in sources
-        ]
+        uncut = {"truncate": False}
+        handles = [EncoderHandle("hidden_states", [source], uncut) for source in sources]
         for handle in handles:
             engine.submit(handle)
-        for handle in handles:
-            handle.future.result()
-        return len(handles)
+        return len([handle.future.result() for handle in handles])
 
     return work
 

@@ -48,12 +48,9 @@ def peak_bandwidth(index: int = 0) -> float | None:
     """
     from cuda.bindings import runtime
 
-    attributes = runtime.cudaDeviceAttr
+    known = runtime.cudaDeviceAttr
     values: list[int] = []
-    for attribute in (
-        attributes.cudaDevAttrMemoryClockRate,
-        attributes.cudaDevAttrGlobalMemoryBusWidth,
-    ):
+    for attribute in (known.cudaDevAttrMemoryClockRate, known.cudaDevAttrGlobalMemoryBusWidth):
         status, value = runtime.cudaDeviceGetAttribute(attribute, index)
         values.append(int(value) if status == runtime.cudaError_t.cudaSuccess else 0)
     kilohertz, bits = values
@@ -86,8 +83,7 @@ def copy_bandwidth(device: Device) -> float:
 def step_bytes(bundle: Bundle, rows: int, source: float, target: float) -> int:
     """Compute the bytes that a decoding step must read: weights, and the filled part of caches.
 
-    Each row has a source of its own, of so many tokens. The mean number of filled positions of the
-    decoder's cache is `target`.
+    Each row has a source of its own; `target` is the mean of its filled positions.
     """
     decoder = bundle.manifest.graphs["decoder"]
     engines = bundle.manifest.executable

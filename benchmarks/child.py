@@ -13,10 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Receive paths for imports, then a function and its arguments, and call it.
-
-    The connection is the function's first argument.
-    """
+    """Receive paths for imports, then a function and its arguments, and call it."""
     descriptor, package, benchmarks = sys.argv[1:]
     del sys.path[0]  # this folder, whose modules are parts of a package
     connection = Connection(int(descriptor))
@@ -36,8 +33,7 @@ def _import(name: str, folder: Path) -> None:
     spec = spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
 

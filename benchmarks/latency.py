@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +43,6 @@ SOURCE_LENGTH, NEW_TOKENS = 32, 64
 LENGTHS = (8, 32, 128)
 """Tokens of the sources that are measured, as far as the model has positions."""
 RUNS = 3
-
-Measured = dict[Path, Speed | str]
-"""The speed of each bundle by its directory, or why it could not be measured."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,9 @@ def bench(
     """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
-        backend, device, allow_fallback: see `load`
         batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
-        source_length: tokens of every source, or of every prompt of a decoder-only model; None:
-            `SOURCE_LENGTH`; for a speech model, always a window's
-        new_tokens: decoding steps; None: `NEW_TOKENS`, none for an encoder-only model
+        source_length: tokens of every source or prompt; for a speech model, always a window's
+        new_tokens: decoding steps, none for an encoder-only model
         runs: measured batches per size
         progress: called after each run, including warm-up runs
 
@@ -133,14 +131,8 @@ def bench(
         DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
-    model = load(
-        directory,
-        threads=threads,
-        backend=backend,
-        device=device,
-        check="never",
-        allow_fallback=allow_fallback,
-    )
+    where: dict[str, Any] = {"backend": backend, "device": device, "check": "never"}
+    model = load(directory, threads=threads, allow_fallback=allow_fallback, **where)
     load_seconds = time.perf_counter() - started
     spec = model.manifest.model
     if spec.takes_audio:
@@ -149,30 +141,26 @@ def bench(
     source_length, new_tokens = _lengths(spec, source_length, new_tokens)
     figures = []
     for size in batch_sizes or BATCH_SIZES:
-        parts: dict[str, list[float]] = {}
-        sentence: list[float] = []
-        for run in range(runs + 1):
-            timed = _timed(model, size, source_length, new_tokens)
-            if run > 0:
-                for part, seconds in timed.items():
-                    parts.setdefault(part, []).extend(seconds)
-                sentence.append(sum(map(sum, timed.values())))
+        timed = []
+        for _ in range(runs + 1):
+            timed.append(_timed(model, size, source_length, new_tokens))
             progress()
-        tokens = size * (new_tokens or source_length)
+        parts = {part: [s for run in timed[1:] for s in run[part]] for part in timed[0]}
         named = {part: Percentiles.of(seconds) for part, seconds in parts.items() if seconds}
-        figures.append(
-            BatchFigures(
-                size,
-                named.get("encoder"),
-                named.get("prompt"),
-                named.get("step"),
-                Percentiles.of(sentence),
-                round(tokens / float(np.median(sentence)), 1),
-            )
-        )
-    bandwidth = None
-    if isinstance(model.backend, DeviceBackend):
-        bandwidth = measure_bandwidth(model.backend.device)
+        sentence = [sum(map(sum, run.values())) for run in timed[1:]]
+        speed = size * (new_tokens or source_length) / float(np.median(sentence))
+        encoder, prompt, step = (named.get(part) for part in ("encoder", "prompt", "step"))
+        whole = Percentiles.of(sentence)
+        figures.append(BatchFigures(size, encoder, prompt, step, whole, round(speed, 1)))
+    used = model.backend
+    bandwidth = measure_bandwidth(used.device) if isinstance(used, DeviceBackend) else None
+    filled = new_tokens / 2 + (0 if spec.has_encoder else source_length)  # on average
+    reads = []
+    for batch in figures:
+        if bandwidth is not None and batch.step is not None:
+            read = step_bytes(model.bundle, batch.batch_size, source_length, filled)
+            share = bandwidth.share(read, batch.step.p50)
+            reads.append(MemoryReads(batch.batch_size, round(read / 1e6, 3), round(share, 4)))
     record = check_backend(model.bundle, backend, device)
     libraries = ("onnxruntime", *(["openvino"] if record.name == "openvino" else []))
     return BenchReport(
@@ -188,7 +176,7 @@ def bench(
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
         bandwidth=bandwidth,
-        memory_reads=tuple(_reads(model, bandwidth, figures, source_length, new_tokens)),
+        memory_reads=tuple(reads),
         machine=machine(),
         versions={
             "dragoman": __version__,
@@ -200,35 +188,16 @@ def bench(
     )
 
 
-def _reads(
-    model: Model,
-    bandwidth: Bandwidth | None,
-    batches: Sequence[BatchFigures],
-    source_length: int,
-    new_tokens: int,
-) -> Iterator[MemoryReads]:
-    """Yield what steps read, if they ran on a GPU; caches fill up, so that half of it counts."""
-    for batch in batches:
-        if bandwidth is not None and batch.step is not None:
-            begin = 0 if model.manifest.model.has_encoder else source_length
-            size = step_bytes(model.bundle, batch.batch_size, source_length, begin + new_tokens / 2)
-            share = bandwidth.share(size, batch.step.p50)
-            yield MemoryReads(batch.batch_size, round(size / 1e6, 3), round(share, 4))
-
-
 def _lengths(
     model: ModelSpec, source_length: int | None, new_tokens: int | None
 ) -> tuple[int, int]:
     """Return the numbers of source and new tokens: the options, or the model's maximum."""
     if not model.has_decoder:
         if new_tokens is not None:
-            raise DragomanError(
-                f"new tokens: expected none, this model decodes nothing, found {new_tokens}"
-            )
+            expected = "new tokens: expected none, this model decodes nothing"
+            raise DragomanError(f"{expected}, found {new_tokens}")
         new_tokens = 0
-    most = model.input_positions
-    if not model.has_encoder:  # prompt and new tokens share them
-        most -= min(new_tokens or NEW_TOKENS, most - 1)
+    most = _longest_source(model, new_tokens or NEW_TOKENS)
     read = min(SOURCE_LENGTH, most) if source_length is None else source_length
     left = model.max_target_positions - (0 if model.has_encoder else read)
     new = min(NEW_TOKENS, left) if new_tokens is None else new_tokens
@@ -240,6 +209,11 @@ def _lengths(
     return read, new
 
 
+def _longest_source(model: ModelSpec, new_tokens: int) -> int:
+    most = model.input_positions
+    return most if model.has_encoder else most - min(new_tokens, most - 1)  # shared with the prompt
+
+
 def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
     """Return the seconds of a call of the encoder, of prompts and of steps of one batch."""
     manifest, spec = model.manifest, model.manifest.model
@@ -249,8 +223,7 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
         begun = time.perf_counter()
         model.backend.encode(source, mask)
         return {"encoder": [time.perf_counter() - begun]}
-    prompt = np.full((size, 1), spec.start_token_id)
-    capacity = new_tokens
+    prompt, capacity = np.full((size, 1), spec.start_token_id), new_tokens
     if not spec.has_encoder:
         prompt, sources = np.array(sources), [[]] * size
         capacity += source_length
@@ -275,10 +248,8 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
 def _version(package: str) -> str:
     """Return the version of an installed package; ONNX Runtime's package has two names."""
     for name in (package, f"{package}-gpu"):
-        try:
+        with suppress(PackageNotFoundError):
             return version(name)
-        except PackageNotFoundError:
-            continue
     return "not installed"
 
 
@@ -286,64 +257,51 @@ def measure_speed(
     bundles: Sequence[Bundle],
     *,
     threads: int | None,
-    runs: int = RUNS,
     advance: Callable[[int, int], None] = lambda done, total: None,
-) -> Measured:
-    """Measure bundles in turns, length by length, so that drift affects all alike.
+) -> dict[Path, Speed | str]:
+    """Return the speed of each bundle by its directory, or why it could not be measured.
 
-    Args:
-        threads: processor threads; None: all cores
-        runs: batches per size
-        advance: called with the numbers of finished and of all processes
+    They are measured in turns, length by length, so that drift affects all alike. `advance` is
+    called with the numbers of finished and of all processes.
     """
-    turns = [
-        (bundle, lengths[turn])
-        for turn in range(len(LENGTHS))
-        for bundle in bundles
-        for lengths in [source_lengths(bundle.manifest.model)]
-        if turn < len(lengths)
-    ]
+    lengths = [source_lengths(bundle.manifest.model) for bundle in bundles]
+    rounds = [zip(bundles, of_turn, strict=True) for of_turn in zip_longest(*lengths, fillvalue=0)]
+    turns = [(bundle, length) for turn in rounds for bundle, length in turn if length != 0]
+    common: dict[str, Any] = {"backend": None, "threads": threads, "runs": RUNS, "command": ""}
     reports: dict[Path, list[BenchReport]] = {}
     failures: dict[Path, str] = {}
     for done, (bundle, length) in enumerate(turns, start=1):
         directory = bundle.directory
         if directory not in failures:
             try:
-                measure = partial(bench, backend=None, threads=threads, runs=runs, command="")
-                measure = partial(measure, source_length=length)
+                measure = partial(bench, source_length=length, **common)
                 report = call_in(HERE, measure, directory.absolute())
                 reports.setdefault(directory, []).append(report)
             except ProcessError as error:
                 failures[directory] = str(error)
         advance(done, len(turns))
     audio = {bundle.directory: bundle.manifest.model.takes_audio for bundle in bundles}
-    return {d: _speed(found, audio[d]) for d, found in reports.items()} | failures
+    return {
+        directory: Speed(
+            backend=found[0].backend,
+            threads=threads,
+            runs=RUNS,
+            audio=audio[directory],
+            load_seconds=median(report.load_seconds for report in found),
+            peak_memory_mb=max(report.peak_memory_mb for report in found),
+            timings=tuple(
+                Timing(source_length=r.source_length, new_tokens=r.new_tokens, **vars(figures))
+                for r in found
+                for figures in r.batches
+            ),
+        )
+        for directory, found in reports.items()
+    } | failures
 
 
 def source_lengths(model: ModelSpec) -> list[int | None]:
     """Return the source lengths to measure; None for a speech model, whose window is fixed."""
     if model.takes_audio:
         return [None]
-    most = model.input_positions
-    if not model.has_encoder:  # prompt and new tokens share them
-        most -= min(NEW_TOKENS, most - 1)
+    most = _longest_source(model, NEW_TOKENS)
     return [*dict.fromkeys(min(length, most) for length in LENGTHS)]
-
-
-def _speed(reports: Sequence[BenchReport], audio: bool) -> Speed:
-    first = reports[0]
-    return Speed(
-        backend=first.backend,
-        threads=first.threads,
-        runs=first.runs,
-        audio=audio,
-        load_seconds=median(report.load_seconds for report in reports),
-        peak_memory_mb=max(report.peak_memory_mb for report in reports),
-        timings=tuple(
-            Timing(
-                source_length=report.source_length, new_tokens=report.new_tokens, **vars(figures)
-            )
-            for report in reports
-            for figures in report.batches
-        ),
-    )

@@ -39,11 +39,7 @@ class Interpreter:
 
     @classmethod
     def of_tree(cls, tree: Path) -> Interpreter:
-        """Return this Python with the Dragoman of another source tree.
-
-        Raises:
-            DragomanError: the folder is not a source tree.
-        """
+        """Return this Python with the Dragoman of another source tree."""
         package = tree.absolute() / "src" / "dragoman"
         if not (package / "__init__.py").is_file():
             raise DragomanError(f"expected a source tree with src/dragoman, found {tree}")
@@ -51,25 +47,20 @@ class Interpreter:
 
     @classmethod
     def of_environment(cls, executable: Path) -> Interpreter:
-        """Return this Dragoman in another environment.
-
-        Raises:
-            DragomanError: there is no such file.
-        """
+        """Return this Dragoman in another environment, given its Python."""
         if not executable.is_file():
             raise DragomanError(f"expected the Python of an environment, found {executable}")
         return cls(executable.absolute(), HERE.package)
 
 
 HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
-"""The interpreter of this process."""
 
 
 class Child:
     """A function of an importable module that runs in a process and answers over a connection.
 
-    The connection is its first argument; all can be pickled. An answer is a pair: True and a value,
-    or False and the reason of a failure, after which the process ends.
+    The connection is its first argument. An answer is a pair: True and a value, or False and the
+    reason of a failure, after which the process ends.
     """
 
     def __init__(
@@ -79,36 +70,23 @@ class Child:
         *arguments: *Arguments,
     ) -> None:
         self._connection, theirs = Pipe()
-        self._process = subprocess.Popen(
-            [
-                *(str(interpreter.executable), str(BENCHMARKS / "child.py")),
-                *(str(theirs.fileno()), str(interpreter.package), str(BENCHMARKS)),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
+        number, entry = theirs.fileno(), BENCHMARKS / "child.py"
+        folders = str(interpreter.package), str(BENCHMARKS)
+        command = [str(interpreter.executable), str(entry), str(number), *folders]
+        self._process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
         theirs.close()
-        same = interpreter.executable == HERE.executable
-        self.send(sys.path if same else [])
+        self.send(sys.path if interpreter.executable == HERE.executable else [])
         self.send((function, arguments))
 
     def send(self, message: Any) -> None:
-        """Send a message to the function.
-
-        Raises:
-            ProcessError: the process has ended.
-        """
+        """Send a message to the function; raise ProcessError if the process has ended."""
         try:
             self._connection.send(message)
         except OSError as error:
             raise self._ended() from error
 
     def receive(self) -> Any:
-        """Return the next answer.
-
-        Raises:
-            ProcessError: the answer is a failure, or the process has ended.
-        """
+        """Return the next answer; raise ProcessError if it is a failure or the process ended."""
         try:
             succeeded, answer = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -128,18 +106,13 @@ class Child:
         self._process.wait()
 
     def _ended(self) -> ProcessError:
-        status = self._process.wait()
-        return ProcessError(f"its process ended unexpectedly, status {status}")
+        return ProcessError(f"its process ended unexpectedly, status {self._process.wait()}")
 
 
 def call_in(
     interpreter: Interpreter, function: Callable[[*Arguments], Returned], *arguments: *Arguments
 ) -> Returned:
-    """Call a function in a process that then ends, which releases its memory.
-
-    Raises:
-        ProcessError: the function failed.
-    """
+    """Call a function in a process that then ends; raise ProcessError if it fails."""
     child = Child(interpreter, _answer, function, arguments)
     try:
         returned: Returned = child.receive()
@@ -181,14 +154,17 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def peak_memory_mb() -> float:
-    """Return the peak resident memory of this process, in MB of 10^6 bytes.
+def memory_mb(process: int | str, field: str = "VmRSS") -> float:
+    """Return the memory of a process, by default resident, in MB of 10^6 bytes; 0: unknown."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    kilobytes = (int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+    return round(next(kilobytes, 0) * 1024 / 1e6, 1)
 
-    On Linux, getrusage includes the parent's memory before exec.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+def peak_memory_mb() -> float:
+    """Return the peak resident memory of this process; on Linux, getrusage counts the parent's."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return memory_mb("self", "VmHWM") or peak

@@ -8,15 +8,14 @@ The second command prints the tables of a stored record in Markdown.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from dragoman.errors import DragomanError
-
 from .serving.serving import SERVING
 from .serving.soak import SOAK
-from .task import Task, read_record
+from .task import Task
 from .tasks.encoding import ENCODING
 from .tasks.greedy import BEAMS, GREEDY, LANGUAGE_MODEL
 from .tasks.growth import GROWTH
@@ -26,13 +25,8 @@ from .tasks.throughput import THROUGHPUT
 from .tasks.training import TRAINING
 from .tasks.translation import TRANSLATION
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        *(GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, LARGE),
-        *(SERVING, TRANSLATION, TRAINING, SOAK),
-    )
-}
+ALL = GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, LARGE, SERVING
+TASKS: dict[str, Task] = {task.name: task for task in (*ALL, TRANSLATION, TRAINING, SOAK)}
 
 
 @click.group()
@@ -49,9 +43,10 @@ def main() -> None:
 def tables(task: str, record: Path) -> None:
     """Print the tables of RECORD, which TASK wrote, in Markdown."""
     try:
-        click.echo(TASKS[task].markdown(read_record(record)))
-    except DragomanError as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(TASKS[task].markdown(json.loads(record.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        found = f"{record}: expected a record in JSON, found: {error}"
+        raise click.ClickException(found) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise click.ClickException(
             f"{record}: expected a record of dragoman.benchmarks.compare {task}, found: "

@@ -9,12 +9,7 @@ import click
 
 from ..models.shapes import SHAPES
 
-KINDS: dict[Any, Any] = {
-    int: click.IntRange(1),
-    Path: click.Path(path_type=Path),
-    type(None): str,
-    tuple: str,
-}
+KINDS: dict[Any, Any] = {int: click.IntRange(1), Path: click.Path(path_type=Path)}
 
 
 def option(
@@ -22,12 +17,8 @@ def option(
 ) -> click.Option:
     """Return an option of a command, which may be repeated if its default is a tuple.
 
-    Args:
-        text: help
-        kind: type of the value, by default the default's, a list of choices, or click's type;
-            numbers are positive
-        parameter: name of the keyword argument, if it differs
-        more: settings of `click.Option`
+    The kind is a type, by default the default's, a list of choices, or click's; numbers are
+    positive.
     """
     if isinstance(default, tuple):
         text += " may be repeated."
@@ -56,9 +47,8 @@ def batch_sizes(*default: int, what: str = "Sources decoded as one batch;") -> c
 
 def new_tokens(what: str = "source") -> click.Option:
     """Return the option of the number of new tokens."""
-    return option(
-        "--new-tokens", f"Tokens generated for every {what}.", 64, click.IntRange(1, 1023)
-    )
+    text = f"Tokens generated for every {what}."
+    return option("--new-tokens", text, 64, click.IntRange(1, 1023))
 
 
 def each_with_threads(*default: int, note: str = "") -> click.Option:
@@ -72,31 +62,17 @@ def rounds(default: int = 5) -> click.Option:
     return option("--rounds", "Counted rounds; a warm-up comes before them.", default)
 
 
-SHAPE = option(
-    "--shape",
-    "Shape of the model: base and big are those of OPUS-MT models.",
-    "base",
-    [name for name, shape in SHAPES.items() if shape.family != "m2m_100"],
-)
-VOCAB_SIZE = option(
-    "--vocab-size",
-    "Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-    kind=click.IntRange(8),
-)
+PUBLISHED = "Shape of the model: base and big are those of OPUS-MT models."
+TEXT_SHAPES = [name for name, shape in SHAPES.items() if shape.family != "m2m_100"]
+SHAPE = option("--shape", PUBLISHED, "base", TEXT_SHAPES)
+SHARED = "Tokens that encoder and decoder share; by default 32000, or what the shape has."
+VOCAB_SIZE = option("--vocab-size", SHARED, kind=click.IntRange(8))
 CORES = option("--cores", "Cores to arrange [default: all].", kind=int)
-SHORTLIST = option(
-    "--shortlist",
-    "Dragoman and CTranslate2 in int8 with a shortlist, besides.",
-    False,
-    is_flag=True,
-)
+WITH_LISTS = "Dragoman and CTranslate2 in int8 with a shortlist, besides."
+SHORTLIST = option("--shortlist", WITH_LISTS, False, is_flag=True)
 THREADS = option("--threads", "Threads of every contender.", 2)
 ONLY = option("--only", "Only contenders whose name contains this text (ignoring case);", ())
-OPENVINO = option(
-    "--openvino-python",
-    "Python of the environment with Optimum-Intel [default: the one that is running].",
-    kind=Path,
-)
-BEFORE = option(
-    "--before", "Source tree of another version of Dragoman, which takes part.", kind=Path
-)
+ENVIRONMENT = "Python of the environment with Optimum-Intel [default: the one that is running]."
+OPENVINO = option("--openvino-python", ENVIRONMENT, kind=Path)
+TREE = "Source tree of another version of Dragoman, which takes part."
+BEFORE = option("--before", TREE, kind=Path)

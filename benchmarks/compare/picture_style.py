@@ -19,14 +19,9 @@ COLOURS = ("#2f6db3", "#d9742b", "#3f9a5f", "#8b5fb0", "#b8a029", "#8c8c8c")
 MARKERS = ("o", "s", "^", "D", "v", "X")
 """One for each colour, so that lines also differ without colours."""
 HEAT = "viridis"
-FONT_SIZE = 8.5
+SIZES = "font.size", "legend.fontsize", *(f"{x}.labelsize" for x in ("axes", "xtick", "ytick"))
 SETTINGS: Any = {
-    "axes.labelsize": FONT_SIZE,
-    "axes.titlesize": FONT_SIZE,
-    "font.size": FONT_SIZE,
-    "legend.fontsize": FONT_SIZE,
-    "xtick.labelsize": FONT_SIZE,
-    "ytick.labelsize": FONT_SIZE,
+    **dict.fromkeys((*SIZES, "axes.titlesize"), 8.5),
     "svg.fonttype": "none",  # text instead of paths: a quarter of the size
     "svg.hashsalt": "dragoman",  # reproducible element ids
 }
@@ -66,7 +61,6 @@ def write(picture: Figure, path: Path, dpi: int = 110) -> None:
     """Write a figure as .svg or .png."""
     kind = path.suffix.removeprefix(".")
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    how: Any = {"format": kind, "dpi": dpi, "metadata": metadata}
     with styled():
-        write_whole(
-            path, lambda partial: picture.savefig(partial, format=kind, dpi=dpi, metadata=metadata)
-        )
+        write_whole(path, lambda partial: picture.savefig(partial, **how))

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -25,10 +26,9 @@ Row = Mapping[str, Any]
 
 PACKAGES = (
     *("dragoman", "ctranslate2", "fastembed", "faster-whisper", "numpy", "cuda-bindings"),
-    *("openai-whisper", "pywhispercpp"),
-    *("onnxruntime", "nncf", "onnxruntime-genai", "onnxruntime-gpu", "openvino", "openvino-genai"),
-    *("tensorrt", "tensorrt_rtx", "optimum", "optimum-intel", "optimum-onnx"),
-    *("sentence-transformers", "torch", "transformers"),
+    *("openai-whisper", "pywhispercpp", "onnxruntime", "nncf", "onnxruntime-genai"),
+    *("onnxruntime-gpu", "openvino", "openvino-genai", "tensorrt", "tensorrt_rtx", "optimum"),
+    *("optimum-intel", "optimum-onnx", "sentence-transformers", "torch", "transformers"),
 )
 
 MINIMUM_WIDTH = 150
@@ -40,15 +40,12 @@ class Circumstances:
     """The machine, versions, date and command of a measurement."""
 
     machine: str
-    """Processor, and GPU if used."""
     load_average: float
     """Load average of the machine in the minute before the measurement."""
     versions: dict[str, str]
-    """Versions of the packages in use."""
     date: str
     """ISO 8601, UTC."""
     command: str
-    """Command that repeats the measurement."""
 
 
 def circumstances(
@@ -59,43 +56,20 @@ def circumstances(
     environments: Iterable[Interpreter] = (),
     trees: Mapping[str, Path] | None = None,
 ) -> Circumstances:
-    """Return the circumstances of a measurement by this process.
+    """Return the circumstances of a measurement by this process, run as a module.
 
-    Args:
-        module: module run as a command, with the arguments of `sys.argv`
-        gpu: description of the measured GPU, if any
-        environments: other environments in use, whose packages are included
-        trees: other source trees in use, by their name among the versions
-
-    Raises:
-        DragomanError: an environment does not answer.
+    The versions include those of other environments and source trees in use.
     """
     versions = installed_versions()
     for environment in environments:
         versions = call_in(environment, installed_versions) | versions
     for name, tree in (trees or {}).items():
-        versions[name] = commit_of(tree)
-    return Circumstances(
-        machine="; ".join([*([gpu] if gpu else []), machine()]),
-        load_average=load_average,
-        versions=versions,
-        date=today(),
-        command=command_line(module),
-    )
-
-
-def commit_of(tree: Path) -> str:
-    """Return the commit of a source tree, and whether it has local changes."""
-    described = subprocess.run(
-        [
-            *(shutil.which("git") or "git", "-C", str(tree)),
-            *("describe", "--always", "--dirty", "--exclude", "*"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or "unknown commit"
+        command = [shutil.which("git") or "git", "-C", str(tree), "describe", "--always"]
+        command += ["--dirty", "--exclude", "*"]
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
+        versions[name] = described.stdout.strip() or "unknown commit"
+    where = "; ".join([*([gpu] if gpu else []), machine()])
+    return Circumstances(where, load_average, versions, today(), command_line(module))
 
 
 def command_line(module: str) -> str:
@@ -112,17 +86,14 @@ def installed_versions() -> dict[str, str]:
     """Return the versions of the installed `PACKAGES`."""
     versions = {}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
 def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:
     """Convert figures, which may have dataclasses, to JSON data."""
-    text = json.dumps({**figures, **asdict(where)}, default=asdict)
-    record: dict[str, Any] = json.loads(text)
+    record: dict[str, Any] = json.loads(json.dumps({**figures, **asdict(where)}, default=asdict))
     return record
 
 
@@ -140,7 +111,6 @@ class Table:
     """Cells in the order of the headings; an empty row is a separator on a terminal."""
     title: str = ""
     left: int = 1
-    """Number of left-aligned columns."""
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""
@@ -156,27 +126,24 @@ def table_of(
     section: Sequence[str] = (),
     left: int = 1,
 ) -> Table:
-    """Return a table of measurements without empty columns.
+    """Return a table of measurements without empty columns, grouped by the fields of `section`.
 
-    Args:
-        columns: headings with format strings for the fields of a row; a cell is empty if its figure
-            is None
-        section: fields by which rows are grouped
+    Columns are headings with format strings for a row; without its figure, a cell is empty.
     """
+
+    def cell(text: str, row: Row) -> str:
+        try:
+            return text.format_map(row)
+        except TypeError:  # None has no decimals
+            return ""
+
     lines: list[list[str]] = []
     pairs = list(columns)
     for group in sections(rows, *section):
-        lines += [[_cell(text, row) for _, text in pairs] for row in group] + [[]] * bool(section)
+        lines += [[cell(text, row) for _, text in pairs] for row in group] + [[]] * bool(section)
     kept = [n for n in range(len(pairs)) if any(line and line[n] for line in lines)]
-    shown = [[line[n] for n in kept] if line else [] for line in lines]
+    shown = [[line[n] for n in kept if line] for line in lines]
     return Table([pairs[n][0] for n in kept], shown, title, left)
-
-
-def _cell(text: str, row: Row) -> str:
-    try:
-        return text.format_map(row)
-    except TypeError:  # None has no decimals
-        return ""
 
 
 def sections(rows: Iterable[Row], *fields: str) -> Iterator[list[Row]]:
@@ -195,31 +162,18 @@ def pivoted(
 ) -> list[list[str]]:
     """Return a line for each combination of fields.
 
-    Args:
-        cells: return cells of all rows of a line, one function after the other
-        more: returns further cells of a line from its rows
+    It has the cells of all rows, one function after the other, and `more` cells.
     """
     return [
-        [
-            *(str(own[0][name]) for name in fields),
-            *(c(row) for c in cells for row in own),
-            *more(own),
-        ]
+        [*(str(own[0][f]) for f in fields), *(c(row) for c in cells for row in own), *more(own)]
         for own in sections(rows, *fields)
     ]
 
 
 def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
     """Print tables, notes, circumstances and failures."""
-    print_all(
-        tables,
-        [
-            *notes,
-            f"{record['machine']}; load average before: {record['load_average']:.2f}",
-            record["command"],
-            *failure_notes(record),
-        ],
-    )
+    where = f"{record['machine']}; load average before: {record['load_average']:.2f}"
+    print_all(tables, [*notes, where, record["command"], *failure_notes(record)])
 
 
 def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:
@@ -227,9 +181,7 @@ def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    console = Console()
-    if console.width < MINIMUM_WIDTH:
-        console = Console(width=MINIMUM_WIDTH)
+    console = Console(width=max(Console().width, MINIMUM_WIDTH))
     for table in tables:
         drawn = RichTable(title=table.title, title_justify="left")
         for number, heading in enumerate(table.headings):
@@ -250,11 +202,9 @@ def failure_notes(record: Record) -> Iterator[str]:
 
 def footprint_notes(record: Record) -> Iterator[str]:
     """Yield load time, memory and disk size of each contender, one line each."""
+    text = "load {load_seconds:.2f} s, peak memory {peak_memory_mb:.0f} MB, disk {disk_mb:.0f} MB"
     for row in record["footprints"]:
-        yield (
-            f"{Entrant(row['contender'], row['threads'])}: load {row['load_seconds']:.2f} s, "
-            f"peak memory {row['peak_memory_mb']:.0f} MB, disk {row['disk_mb']:.0f} MB"
-        )
+        yield f"{Entrant(row['contender'], row['threads'])}: {text.format_map(row)}"
 
 
 def standings(
@@ -262,10 +212,7 @@ def standings(
 ) -> Iterator[str]:
     """Describe how a contender compares with the best peers of several kinds, where there are any.
 
-    Args:
-        rows: its measurements, with the figures of `rounds.against`
-        kinds: descriptions of the peers, by the prefix of their figures
-        case: describes a measurement
+    Rows have the figures of `rounds.against`; kinds describe peers, by the prefix of their figures.
     """
     for prefix, peers in kinds.items():
         ratios = {}

@@ -23,6 +23,8 @@ from ..processes import HERE, Child, Interpreter, ProcessError, call_in, peak_me
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
 
+Prepare = Callable[[Path, Path], Path]
+"""Converts a checkpoint to a path that does not exist yet; returns the directory to load."""
 Perform = Callable[[Work], Outcome]
 """Does one work item. A call is what is timed."""
 
@@ -42,9 +44,7 @@ class Contender(Generic[Work, Outcome]):
     """
 
     name: str
-    prepare: Callable[[Path, Path], Path]
-    """Converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the directory
-    to load."""
+    prepare: Prepare
     load: Callable[[Path, int], Perform[Work, Outcome]]
     """(directory, number of threads) -> the loaded model, ready to work."""
     precision: str = "fp32"
@@ -59,7 +59,6 @@ class Contender(Generic[Work, Outcome]):
     timed: bool = True
     """Whether it runs in counted rounds; otherwise only in the warm-up, for its outcome."""
     interpreter: Interpreter = HERE
-    """Interpreter of both functions."""
 
     @property
     def fp32(self) -> bool:
@@ -88,7 +87,6 @@ class Footprint:
     peak_memory_mb: float
     """Peak memory of the process over all work items, in MB of 10^6 bytes."""
     disk_mb: float
-    """Size of all files in the loaded directory."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,7 @@ class Turn(Generic[Outcome]):
 
     outcome: Outcome
     seconds: float
-    """Wall-clock time of the call, without the transfer between processes; for several calls, the
-    median without the first one."""
+    """Wall-clock time of the call; of several calls, the median without the first one."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,8 @@ class Turns(Generic[Outcome]):
     """The turns of one contender with one number of threads at one work item."""
 
     warm_up: Turn[Outcome]
-    """Turn of the first round, which is not counted."""
     counted: list[Turn[Outcome]]
-    """Turns of further rounds; empty if the contender is not timed."""
+    """Turns of the rounds after the first; empty if the contender is not timed."""
 
     @property
     def outcome(self) -> Outcome:
@@ -142,9 +138,8 @@ class Results(Generic[Outcome]):
     """
 
     turns: dict[str, dict[Entrant, Turns[Outcome]]]
-    """Work item's name -> contender and threads -> turns, in the order of the arguments."""
+    """Turns by work item, then by contender and threads, in the order of the arguments."""
     footprints: list[Footprint]
-    """Footprints of the timed contenders."""
     failures: list[Failure]
 
 
@@ -152,15 +147,11 @@ class Interrupted(KeyboardInterrupt):
     """The user has interrupted the rounds, which `results` has up to the last complete item."""
 
     def __init__(self, results: Results[Any]) -> None:
-        super().__init__()
         self.results = results
 
 
 class Worker(Generic[Work, Outcome]):
-    """A contender loaded in its own process.
-
-    The constructor, `perform` and `close` raise ProcessError if the contender fails for any reason.
-    """
+    """A contender loaded in its own process; a ProcessError is its failure for any reason."""
 
     def __init__(self, contender: Contender[Work, Outcome], directory: Path, threads: int) -> None:
         self.contender = contender
@@ -174,12 +165,10 @@ class Worker(Generic[Work, Outcome]):
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
         """Execute a work item repeatedly until `turn_seconds` have passed.
 
-        After a pause, a processor needs time to reach its clock frequency and fill its caches. This
-        would penalize short items most.
+        After a pause, a processor needs time to reach its clock frequency and fill its caches.
         """
         self._child.send((work, turn_seconds))
-        outcome, seconds = self._child.receive()
-        return Turn(outcome, seconds)
+        return Turn(*self._child.receive())
 
     def close(self) -> Footprint:
         """End the process, and return its footprint."""
@@ -192,37 +181,6 @@ class Worker(Generic[Work, Outcome]):
     def kill(self) -> None:
         """End the process at once; may be called again."""
         self._child.kill()
-
-
-class _Team(Generic[Work, Outcome]):
-    """The workers of one run, and the failures of contenders."""
-
-    def __init__(self) -> None:
-        self.workers: list[Worker[Work, Outcome]] = []
-        self.failures: list[Failure] = []
-
-    def present(self) -> Iterator[Worker[Work, Outcome]]:
-        """Yield all workers in turn, skipping workers dropped meanwhile."""
-        for worker in list(self.workers):
-            if worker in self.workers:
-                yield worker
-
-    @contextmanager
-    def dropping(self, contender: Contender[Work, Outcome]) -> Iterator[None]:
-        """Record a failure within the context, and end all workers of the contender.
-
-        Raises:
-            ProcessError: the contender is required.
-        """
-        try:
-            yield
-        except ProcessError as error:
-            if contender.required:
-                raise ProcessError(f"{contender.name}: {error}") from error
-            for worker in [w for w in self.workers if w.contender is contender]:
-                worker.kill()
-                self.workers.remove(worker)
-            self.failures.append(Failure(contender.name, str(error)))
 
 
 def take_turns(
@@ -244,50 +202,64 @@ def take_turns(
 
     Args:
         items: work items by name; all rounds of an item precede the next item
-        checkpoint: checkpoint directory, which every contender converts
         directory: existing directory for conversions; contenders of one interpreter share a folder
-            and may share files
         threads: numbers of threads, with each of which every contender runs; untimed contenders
             use only the highest
         rounds: number of counted rounds, after one warm-up round
-        turn_seconds: see `Worker.perform`
         check: raises ProcessError if an outcome is invalid for its work item
-        progress: receives a description of each stage
-        start: loads a contender from a directory with a number of threads
 
     Raises:
         ProcessError: a required contender failed.
         Interrupted: the user has interrupted the rounds after the first item.
     """
-    team: _Team[Work, Outcome] = _Team()
+    workers: list[Worker[Work, Outcome]] = []
+    failures: list[Failure] = []
     folders: dict[Interpreter, Path] = {}
     turns: dict[str, dict[Entrant, list[Turn[Outcome]]]] = {}
     footprints = []
     interrupted = False
+
+    @contextmanager
+    def dropping(contender: Contender[Work, Outcome]) -> Iterator[None]:
+        """Record a failure within the context, and end all workers of the contender."""
+        try:
+            yield
+        except ProcessError as error:
+            if contender.required:
+                raise ProcessError(f"{contender.name}: {error}") from error
+            for worker in [w for w in workers if w.contender is contender]:
+                worker.kill()
+                workers.remove(worker)
+            failures.append(Failure(contender.name, str(error)))
+
+    def present() -> Iterator[Worker[Work, Outcome]]:
+        """Yield all workers in turn, skipping workers dropped meanwhile."""
+        yield from (worker for worker in list(workers) if worker in workers)
+
     try:
         for index, contender in enumerate(contenders):
             progress(f"preparing {contender.name}")
             new = directory / f"by-{len(folders)}"
             folder = folders.setdefault(contender.interpreter, new)
             folder.mkdir(exist_ok=True)
-            with team.dropping(contender):
+            with dropping(contender):
                 prepared = prepare(contender, checkpoint, folder / str(index))
                 for number in threads if contender.timed else [max(threads)]:
-                    team.workers.append(start(contender, prepared, number))
+                    workers.append(start(contender, prepared, number))
         for item, work in items.items():
-            taken: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in team.workers}
+            taken: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in workers}
             for number in range(rounds + 1):
                 progress(f"{item}, round {number} of {rounds}")
-                for worker in team.present():
+                for worker in present():
                     if number == 0 or worker.contender.timed:
                         time.sleep(SETTLE_SECONDS)
-                        with team.dropping(worker.contender):
+                        with dropping(worker.contender):
                             turn = worker.perform(work, turn_seconds)
                             check(work, turn.outcome)
                             taken[worker.entrant].append(turn)
             turns[item] = taken
-        for worker in team.present():
-            with team.dropping(worker.contender):
+        for worker in present():
+            with dropping(worker.contender):
                 footprint = worker.close()
                 if worker.contender.timed:
                     footprints.append(footprint)
@@ -296,26 +268,21 @@ def take_turns(
             raise
         interrupted = True
     finally:
-        for worker in team.workers:
+        for worker in workers:
             worker.kill()
-    failed = {failure.contender for failure in team.failures}
+    failed = {failure.contender for failure in failures}
     completed = {
         item: {e: Turns(t[0], t[1:]) for e, t in taken.items() if e.contender not in failed}
         for item, taken in turns.items()
     }
-    footprints = [footprint for footprint in footprints if footprint.contender not in failed]
-    results = Results(completed, footprints, team.failures)
+    results = Results(completed, [f for f in footprints if f.contender not in failed], failures)
     if interrupted:
         raise Interrupted(results)
     return results
 
 
 def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Path) -> Path:
-    """Call `Contender.prepare` in a process that ends afterwards.
-
-    Raises:
-        ProcessError: the conversion failed.
-    """
+    """Call `Contender.prepare` in a process that ends afterwards."""
     try:
         return call_in(contender.interpreter, contender.prepare, checkpoint, directory)
     except ProcessError as error:
@@ -329,57 +296,33 @@ def unchanged(checkpoint: Path, directory: Path) -> Path:
 
 def spread(values: Sequence[float], scale: float = 1.0) -> Spread:
     """Return median, lowest and highest of the values times `scale`, rounded to 3 decimals."""
-    median, lowest, highest = (
-        round(float(f(values)) * scale, 3) for f in (np.median, np.min, np.max)
-    )
+    found = (round(float(f(values)) * scale, 3) for f in (np.median, np.min, np.max))
+    median, lowest, highest = found
     return median, lowest, highest
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
-    """Return the spread of one's values over another's of the same rounds.
-
-    A drift from round to round affects both alike and leaves the ratio.
-    """
+    """Return the spread of one's values over another's of the same rounds, free of their drift."""
     return spread([value / other for value, other in zip(values, others, strict=True)])
 
 
 def against(seconds: float, peers: Mapping[Any, float], kind: str = "") -> dict[str, Any]:
-    """Compare a time with that of the fastest peer.
-
-    Args:
-        peers: seconds of the peers by name; may be empty
-        kind: kind of the peers, in the names of the figures
+    """Compare a time with that of the fastest of the peers, whose seconds are given by name.
 
     Returns:
         `best_peer`, and `ratio`: its seconds over the given ones, above 1 where the peer is slower;
         None without peers; or `best_KIND_peer` and `KIND_ratio`
     """
-    prefix = f"{kind}_" if kind else ""
-    best = min(peers, key=peers.__getitem__, default=None)
-    return {
-        f"best_{prefix}peer": None if best is None else str(best),
-        f"{prefix}ratio": None if best is None else round(peers[best] / seconds, 3),
-    }
+    kind = f"{kind}_" if kind else ""
+    if not peers:
+        return {f"best_{kind}peer": None, f"{kind}ratio": None}
+    best = min(peers, key=peers.__getitem__)
+    return {f"best_{kind}peer": str(best), f"{kind}ratio": round(peers[best] / seconds, 3)}
 
 
 def count(number: int, what: str) -> str:
     """Return a number with its noun, such as "2 threads"."""
     return f"{number} {what}{'s' if number > 1 else ''}"
-
-
-def _turn(
-    perform: Perform[Work, Outcome], work: Work, turn_seconds: float
-) -> tuple[Outcome, float]:
-    """Execute a request of `Worker.perform`."""
-    seconds: list[float] = []
-    started = time.perf_counter()
-    while True:
-        before = time.perf_counter()
-        outcome = perform(work)
-        now = time.perf_counter()
-        seconds.append(now - before)
-        if now - started >= turn_seconds:
-            return outcome, statistics.median(seconds[1:] or seconds)
 
 
 def _serve(
@@ -399,7 +342,13 @@ def _serve(
         connection.send((True, time.perf_counter() - started))
         stage = "working"
         while request := connection.recv():
-            connection.send((True, _turn(perform, *request)))
+            work, turn_seconds = request
+            begun, seconds = time.perf_counter(), list[float]()
+            while not seconds or time.perf_counter() - begun < turn_seconds:
+                before = time.perf_counter()
+                outcome = perform(work)
+                seconds.append(time.perf_counter() - before)
+            connection.send((True, (outcome, statistics.median(seconds[1:] or seconds))))
         connection.send((True, peak_memory_mb()))
     except EOFError:  # the parent has ended
         return

@@ -5,7 +5,6 @@ Contenders do not import this module: their environments may lack click and rich
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,12 +27,9 @@ from .rounds import Contender, Outcome, Results, Work, take_turns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MODULE = "dragoman.benchmarks.compare"
-
 AnyContender = TypeVar("AnyContender", bound=Contender[Any, Any])
 
 Options = SimpleNamespace
-"""The options of a command by name."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,8 @@ class Run:
     """The common settings of every task."""
 
     directory: Path
-    """Empty directory for checkpoints and conversions."""
     progress: Callable[[str], None] = lambda stage: None
-    """Receives a description of each stage."""
     only: Sequence[str] = ()
-    """Substrings of names that select contenders; empty: all."""
     openvino: Interpreter = HERE
     """Interpreter with Optimum-Intel and OpenVINO's tools."""
     before: Interpreter | None = None
@@ -57,15 +50,11 @@ class Run:
         return self.directory / "checkpoint"
 
     def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
-        """Return the selected contenders, and the required ones, which are not timed otherwise.
-
-        Raises:
-            DragomanError: none is selected.
-        """
+        """Return the selected contenders, and the required ones, which are not timed otherwise."""
         everyone = list(contenders)
-        texts = [text.lower() for text in self.only]
         timed = [contender.name for contender in everyone if contender.timed]
-        names = [n for n in timed if not texts or any(text in n.lower() for text in texts)]
+        texts = [text.lower() for text in self.only or [""]]
+        names = [name for name in timed if any(text in name.lower() for text in texts)]
         if not names:
             raise DragomanError(
                 f"--only: expected part of a contender's name, found {', '.join(self.only)}; the "
@@ -93,9 +82,7 @@ class Task:
     """The definition of a comparison."""
 
     name: str
-    """Name of the command."""
     help: str
-    """Help text of the command."""
     options: Sequence[click.Parameter]
     """Options and arguments of the command; `ONLY`, `OPENVINO` and `BEFORE` are in the run."""
     measure: Callable[[Run, Options], Mapping[str, Any]]
@@ -107,7 +94,7 @@ class Task:
     """Returns the stem of the output files from the record and the options."""
     tables: Callable[[Record], Iterable[Table]]
     notes: Callable[[Record], Iterable[str]] = lambda record: ()
-    """Both of a record: the printed tables, and the lines below them."""
+    """Return the printed tables, and the lines below them."""
     documentation: Callable[[Record], Iterable[Table]] | None = None
     """Returns the tables of the documentation, if they differ."""
     picture: Callable[[Record], Figure] | None = None
@@ -122,9 +109,8 @@ class Task:
         """Return the command that measures, prints and writes the record and the picture."""
         what = "the figures, as JSON" + (" and as a picture" if self.picture else "")
         output = options.option("--output", f"Folder to write {what} to.", kind=Path)
-        return click.Command(
-            self.name, help=self.help, params=[*self.options, output], callback=self._run
-        )
+        parameters = [*self.options, output]
+        return click.Command(self.name, help=self.help, params=parameters, callback=self._run)
 
     def _run(self, output: Path | None, **options: Any) -> None:
         record = self._measured(**options)
@@ -136,7 +122,15 @@ class Task:
             )
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
-            self.write(record, output / self.file(record, options), options)
+            stem = output / self.file(record, options)
+            records.write_json(record, stem.with_name(f"{stem.name}.json"))
+            if self.picture is not None:
+                from .picture_style import write
+
+                path = stem.with_name(f"{stem.name}.{self.picture_type}")
+                write(self.picture(record), path, dpi=150)
+            if self.copy is not None:
+                self.copy(record, stem, options)
         if problems := self.problems(record):
             raise click.ClickException("; ".join(problems))
 
@@ -148,17 +142,6 @@ class Task:
         """Return the tables of a record for the documentation."""
         tables = (self.documentation or self.tables)(record)
         return "\n\n".join(table.markdown() for table in tables)
-
-    def write(self, record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-        """Write a record, and its picture if any."""
-        records.write_json(record, stem.with_name(f"{stem.name}.json"))
-        if self.picture is not None:
-            from .picture_style import write
-
-            path = stem.with_name(f"{stem.name}.{self.picture_type}")
-            write(self.picture(record), path, dpi=150)
-        if self.copy is not None:
-            self.copy(record, stem, options)
 
     def _measured(
         self,
@@ -183,7 +166,7 @@ class Task:
                 run = Run(Path(workspace), progress, only, openvino, earlier)
                 figures = dict(self.measure(run, Options(**options)))
             where = records.circumstances(
-                MODULE,
+                "dragoman.benchmarks.compare",
                 load_average,
                 gpu=figures.pop("gpu", None),
                 environments=[openvino] if openvino_python else [],
@@ -192,16 +175,3 @@ class Task:
         except DragomanError as error:
             raise click.ClickException(str(error)) from error
         return records.as_record(figures, where)
-
-
-def read_record(path: Path) -> Record:
-    """Read a record from a file.
-
-    Raises:
-        DragomanError: the file is not JSON.
-    """
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DragomanError(f"{path}: expected a record in JSON, found: {error}") from error
-    return record

@@ -20,36 +20,27 @@ from rich.console import Console
 
 from dragoman.errors import DragomanError
 
+from ..compare.options import option
 from ..compare.record import command_line, installed_versions, today
 from .parts import DEVICE, NO_TIME, parts_on, run
 from .report import FILE, Record, read_records, show, write_records
 
+OUTPUT = (
+    f"Folder to write the figures to, as {FILE} and plots. Existing records are kept, except those "
+    "of parts that run again."
+)
+RESUME = "Only parts without a complete record in --output."
+DRY = "cpu: the parts that can, on the smallest models, which tests the parts themselves."
 
-@click.command()
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help=f"Folder to write the figures to, as {FILE} and plots. Existing records are "
-    "kept, except those of parts that run again.",
-)
-@click.option(
-    "--only", multiple=True, help="Only parts whose name contains this text; may be repeated."
-)
-@click.option("--resume", is_flag=True, help="Only parts without a complete record in --output.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=540,
-    show_default=True,
-    help="For all parts together.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(["cuda", "cpu"]),
-    default="cuda",
-    show_default=True,
-    help="cpu: the parts that can, on the smallest models, which tests the parts themselves.",
+
+@click.command(
+    params=[
+        option("--output", OUTPUT, kind=Path, required=True),
+        option("--only", "Only parts whose name contains this text;", ()),
+        option("--resume", RESUME, False, is_flag=True),
+        option("--seconds", "For all parts together.", 540, click.FloatRange(0, min_open=True)),
+        option("--device", DRY, "cuda", ["cuda", "cpu"]),
+    ]
 )
 def main(output: Path, only: tuple[str, ...], resume: bool, seconds: float, device: str) -> None:
     """Run all checks and measurements on an NVIDIA GPU.

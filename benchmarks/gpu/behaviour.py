@@ -41,10 +41,8 @@ SECONDS, PERIODS, CLIENTS = 4.0, 5, 32
 """Of load on a server."""
 WORDS = ("dragoman", "transformer", "interpreter", "a", "encyclopaedia", "bundle", "precision")
 BATCHES = 8
-"""Batches of each thread."""
 SIZES, SIZES_PER_ROW = 200, 20
 LARGEST = 32
-"""Most rows of a batch."""
 
 
 class Models(NamedTuple):
@@ -78,18 +76,20 @@ class Models(NamedTuple):
 def opened(workspace: Path, device: str, engines: bool) -> Models:
     """Export the model, and load it on both devices."""
     taken = memory_meter(device)
-    neutral = exported(workspace / "neutral")
-    bundle = built(neutral, workspace / "engines") if engines else neutral
+    neutral, bundle = bundles(workspace, engines)
     model = load(bundle, device=device, check="never")
     return Models(model, load(neutral, device="cpu", check="never"), taken)
 
 
-def built(neutral: Path, directory: Path) -> Path:
-    """Build engines in fp16."""
+def bundles(workspace: Path, engines: bool) -> tuple[Path, Path]:
+    """Export the model, and return it with what is measured: itself, or engines in fp16."""
+    neutral = exported(workspace / "neutral")
+    if not engines:
+        return neutral, neutral
     manifest = read_bundle(neutral).manifest
-    return bundle_with_engines(
+    return neutral, bundle_with_engines(
         neutral,
-        directory,
+        workspace / "engines",
         target="tensorrt-rtx",
         precision="fp16",
         batches=(Range(1, 1, 1), Range(1, 8, LARGEST)),
@@ -149,12 +149,8 @@ def requests(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
     yield models.compared("continuous batching", sources, max_batch_size=8)
     yield models.compared("4 beams", sources[:6], num_beams=4, **few)
     yield models.compared("sampled", sources[:6], do_sample=True, seed=7, top_k=5, **few)
-    ends: tuple[tuple[str, Row], ...] = (
-        ("streamed", {}),
-        ("cancelled", {"cancel": _After(4)}),
-        ("timed out", {"timeout": 1e-4}),
-    )
-    for name, options in ends:
+    ends: dict[str, Row] = {"streamed": {}, "cancelled": {"cancel": _After(4)}}
+    for name, options in (ends | {"timed out": {"timeout": 1e-4}}).items():
         row: Row = {"check": name, "outputs": 1, "same": 0, "error": ""}
         try:
             tokens = [t.id for t in models.model.stream(sources[0], **options) if not t.is_end]
@@ -176,9 +172,8 @@ def encoders(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
 
     torch.manual_seed(0)
     none = {"target_vocab_size": 0, "decoder_layers": 0, "max_target_positions": 0}
-    config = preset("tiny", source_vocab_size=200, target_vocab_size=200).replace(
-        **none, head=HeadConfig(task="embedding")
-    )
+    tiny = preset("tiny", source_vocab_size=200, target_vocab_size=200)
+    config = tiny.replace(**none, head=HeadConfig(task="embedding"))
     neutral = workspace / "neutral"
     neutral.mkdir()
     export_bundle(EncoderModel(config).eval(), neutral, name="encoder")
@@ -188,9 +183,8 @@ def encoders(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
     for precision in ("fp32", "fp16"):
         row: Row = {"check": f"embeddings, {precision}", "largest difference": "", "error": ""}
         try:
-            bundle = optimized_bundle(
-                neutral, workspace / precision, target="neutral", precision=precision
-            )
+            kind = {"target": "neutral", "precision": precision}
+            bundle = optimized_bundle(neutral, workspace / precision, **kind)
             with load(bundle, device=device, check="never") as model:
                 difference = np.abs(model.encode(texts) - expected).max()
             row["largest difference"] = f"{difference:.2g}"
@@ -211,9 +205,8 @@ def kernels(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
 
     small = device == "cpu"  # where no kernel is timed
     write_random_text_model("tiny" if small else "base", workspace / "checkpoint")
-    bundle = bundle_of_checkpoint(
-        workspace / "checkpoint", workspace / "bundle", target="neutral", precision="fp16"
-    )
+    kind = {"target": "neutral", "precision": "fp16"}
+    bundle = bundle_of_checkpoint(workspace / "checkpoint", workspace / "bundle", **kind)
     activity = ProfilerActivity.CPU if small else ProfilerActivity.CUDA
     with load(bundle, device=device, check="never") as model:
         for size in (1, 8) if small else (1, 8, 32):
@@ -227,10 +220,8 @@ def kernels(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
             total = sum(each[0] for each in found), sum(each[1] for each in found), "all kernels"
             for time_us, count, name in (total, *found[:KERNELS]):
                 row: Row = {"check": f"batch {size}: {name[:70]}"}
-                yield row | {
-                    "launches a step": round(count / STEPS, 1),
-                    "us a step": round(time_us / STEPS, 2),
-                }
+                row["launches a step"] = round(count / STEPS, 1)
+                yield row | {"us a step": round(time_us / STEPS, 2)}
 
 
 START = """
@@ -249,8 +240,7 @@ def starts(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
 
     The second one should find compiled kernels in the cache, also without `close`.
     """
-    neutral = exported(workspace / "neutral")
-    bundle = built(neutral, workspace / "engines") if engines else neutral
+    _, bundle = bundles(workspace, engines)
     for kind in ("with close", "without close"):
         cache = workspace / kind
         for turn in ("first", "second"):

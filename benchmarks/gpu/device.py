@@ -16,9 +16,8 @@ from dragoman.runtime.backends.cuda import Device, find_gpu
 from dragoman.runtime.backends.machine import describe_machine
 
 from ..bandwidth import Bandwidth, measure_bandwidth
-from ..compare.serving.load import resident_mb
 from ..models.shapes import SHAPES
-from ..processes import machine
+from ..processes import machine, memory_mb
 from .parts import command
 
 
@@ -43,14 +42,12 @@ def describe(workspace: Path, device: str) -> Iterator[dict[str, Any]]:
 def memory_meter(device: str, pid: int | None = None) -> Callable[[], float]:
     """Return a function that returns the megabytes taken since this call.
 
-    Args:
-        device: "cuda": the memory of the whole GPU counts; "cpu": that of a process
-        pid: the process; None: this one
+    On the device "cuda", the memory of the whole GPU counts; on "cpu", that of a process.
     """
     if device == "cpu":
         process = pid or os.getpid()
-        before = resident_mb(process)
-        return lambda: resident_mb(process) - before
+        before = memory_mb(process)
+        return lambda: memory_mb(process) - before
     gpu = Device()
     free = gpu.free_memory()
     return lambda: (free - gpu.free_memory()) / 1e6
@@ -80,14 +77,8 @@ def bandwidth_share(
 
     A step reads the decoder's weights, the projection to the vocabulary, the cross-attention keys
     and values, and on average half of the self-attention caches, which fill up during decoding.
-
-    Args:
-        device: what `describe` yields
-        shape: shape recorded by `compare`, such as "Marian big, vocabulary 32000, random weights"
-        source_length: mean source length
-
-    Returns:
-        the share; None if the device, the shape or the precision is unknown
+    The device is what `describe` yields, the shape is described as by `compare`. If one of them or
+    the precision is unknown, None is returned.
     """
     size = BYTES.get(contender.split()[-1])
     sizes = next((s for name, s in SHAPES.items() if f" {name}," in shape), None)

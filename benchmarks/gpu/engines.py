@@ -34,26 +34,21 @@ def check(workspace: Path, device: str) -> Iterator[list[dict[str, str]]]:
     present = ADA if device == "cpu" else find_gpu().compute_capability
     neutral = exported(workspace / "neutral")
     expected = load(neutral).generate([WORD])[0].text
-    graphs = read_bundle(
-        optimized_bundle(neutral, workspace / "graphs", target="tensorrt-rtx", precision="fp16")
-    )
+    kind = {"target": "tensorrt-rtx", "precision": "fp16"}
+    graphs = read_bundle(optimized_bundle(neutral, workspace / "graphs", **kind))
     rows = []
     for capabilities in dict.fromkeys([(), (present,), (HOPPER,)]):
         name = ", ".join(capabilities) or "default"
         try:
             folder = workspace / f"for {name}"
-            bundle = _build(graphs, folder, capabilities)
-            outcome = "built" if device == "cpu" else _run(bundle, expected)
+            folder.mkdir()
+            profiles = (Profile(Range(1, 1, 1), Range(1, 16, 32)),)
+            built = build_engines(graphs, folder, EngineOptions(profiles, 32, capabilities))
+            outcome = "built" if device == "cpu" else _run(built[0], expected)
         except Exception as error:  # any error is the result
             outcome = reason(error)
         rows.append({"built for": name, "outcome": outcome})
         yield rows
-
-
-def _build(graphs: Bundle, directory: Path, capabilities: tuple[str, ...]) -> Bundle:
-    directory.mkdir()
-    profile = Profile(Range(1, 1, 1), Range(1, 16, 32))
-    return build_engines(graphs, directory, EngineOptions((profile,), 32, capabilities))[0]
 
 
 def _run(bundle: Bundle, expected: str | None) -> str:

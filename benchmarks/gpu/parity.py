@@ -36,10 +36,7 @@ DEFAULT = ("onnxruntime-cuda",)
 PRECISIONS = ("fp16", "fp32", "bf16", "int8", "int4")
 """In the order in which they are worth knowing."""
 
-COLUMNS = (
-    *("passed", "logits", "divergence", "tokens"),
-    *("taken_mb", "left_mb", "captured", "direct"),
-)
+COLUMNS = "passed", "logits", "divergence", "tokens", "taken_mb", "left_mb", "captured", "direct"
 WORDS, FEW = 200, 5
 PROMPTS = 8
 """Prompts that PyTorch continues without a cache, again for every bundle."""
@@ -64,11 +61,7 @@ def shipped(name: str, limit: int) -> Subject:
 
 
 def whisper_tiny_en(workspace: Path, small: bool) -> Subject:
-    """Open Whisper tiny.en: trained, with clips, if both are here, or random, with random sound.
-
-    Args:
-        small: random weights, of one small layer and 1,864 tokens
-    """
+    """Open Whisper tiny.en: trained, with clips, if both are here, or random, with random sound."""
     from ..models.random_checkpoint import write_random_checkpoint
     from ..models.shapes import WHISPER_GENERATION, WHISPER_TINY_EN, stacks
 
@@ -158,16 +151,9 @@ def _of(found: float, allowed: float | None) -> str:
 
 def _speed(bundle: Path, backend: str, batches: dict[str, int]) -> dict[str, str]:
     """Measure decoding at each batch size, by column."""
-    report = bench(
-        bundle,
-        backend=backend,
-        threads=1,
-        batch_sizes=tuple(batches.values()),
-        source_length=16,
-        new_tokens=32,
-        runs=5,
-        command="",
-    )
+    sizes: dict[str, Any] = {"batch_sizes": tuple(batches.values()), "source_length": 16}
+    ways: dict[str, Any] = {"new_tokens": 32, "runs": 5, "command": ""}
+    report = bench(bundle, backend=backend, threads=1, **sizes, **ways)
     shares = {m.batch_size: f", {m.share_of_bandwidth:.0%}" for m in report.memory_reads}
     return {
         column: f"{f.step.p50:.3f} ms/step, {f.tokens_per_second:,.0f}/s{shares.get(size, '')}"

@@ -32,7 +32,6 @@ class Part:
 
     name: str
     seconds: int
-    """The time limit."""
     module: str
     arguments: tuple[str, ...] = ()
     """The command, which writes JSON files into the folder of `--output`."""
@@ -43,12 +42,12 @@ class Part:
 DEVICE = "device"
 """The part without which there are no others."""
 
+LIBRARIES = "LD_LIBRARY_PATH"
 NO_TIME = "no time was left"
 SECONDS_TO_WRITE = 10
 MESSAGES = "messages.log"
 """What the library logs, such as why steps are not captured as CUDA graphs."""
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
-"""Pattern of what makes a terminal change its colours."""
 EXPORT = ("torch", "onnx", "onnxscript", "onnxruntime")
 """What the parts that export a model need."""
 HALF = ("CUDA fp16", "RTX fp16", "PyTorch fp16", "transformers fp16", " float16")
@@ -62,8 +61,7 @@ SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens"
 def parts_on(device: str) -> tuple[Part, ...]:
     """Return the parts that run on a device, the most informative first.
 
-    Args:
-        device: "cuda"; or "cpu", where the parts run on the smallest models, to test the parts
+    On the device "cpu", the parts run on the smallest models, to test the parts.
     """
     small = device == "cpu"
 
@@ -116,14 +114,9 @@ def parts_on(device: str) -> tuple[Part, ...]:
 
 
 def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
-    """Run a part.
+    """Run a part, which writes into a new directory.
 
-    Args:
-        directory: a path that does not exist yet
-        seconds_left: time limit of all further parts
-
-    Returns:
-        the results by file name; and the reason why they are incomplete, or ""
+    The results by file name are returned, and the reason why they are incomplete, or "".
     """
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
@@ -132,6 +125,10 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
     if seconds_left < 5:
         return {}, NO_TIME
     seconds = min(seconds_left, part.seconds)
+    # Pip installs CUDA's libraries where other libraries do not search.
+    folders = (folder for path in sys.path for folder in sorted(Path(path).glob("nvidia/*/lib")))
+    places = [str(folder) for folder in folders if folder.is_dir()]
+    places += filter(None, [os.environ.get(LIBRARIES)])
     log = directory / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -139,7 +136,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=with_cuda_libraries(dict(os.environ)),
+            env=os.environ | {LIBRARIES: os.pathsep.join(places)},
         )
         try:
             status = process.wait(timeout=seconds)
@@ -164,8 +161,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
 
 
 def _last_line(log: Path) -> str:
-    lines = COLOURS.sub("", log.read_text(errors="replace")).split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return COLOURS.sub("", log.read_text(errors="replace")).strip().rpartition("\n")[2].strip()
 
 
 def command(
@@ -173,11 +169,8 @@ def command(
 ) -> click.Command:
     """Return the command of a part, which writes its results after every measurement.
 
-    A faulty engine may end the process.
-
-    Args:
-        file: name of the results; options of the command may stand in braces
-        measure: yields the results so far, given an empty folder, the device and the options
+    A faulty engine may end the process. The measurement yields the results so far, given an empty
+    folder, the device and the options; these may also stand in braces in the file's name.
     """
 
     def run(output: Path, **values: Any) -> None:
@@ -196,21 +189,3 @@ def command(
     device = option("--device", "The device.", "cuda", ["cpu", "cuda"])
     parameters = [folder, device, *options]
     return click.Command("part", params=parameters, callback=run, help=measure.__doc__)
-
-
-VARIABLE = "LD_LIBRARY_PATH"
-
-
-def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
-    """Extend an environment so that libraries find CUDA's.
-
-    Pip installs them in `nvidia/*/lib`, which is not on the search path of other libraries.
-    """
-    folders = [
-        str(folder)
-        for path in sys.path
-        for folder in sorted(Path(path).glob("nvidia/*/lib"))
-        if folder.is_dir()
-    ]
-    before = environment.get(VARIABLE)
-    return environment | {VARIABLE: os.pathsep.join([*folders, *([before] if before else [])])}

@@ -42,13 +42,13 @@ def show(records: Records) -> None:
             if name.startswith("gpu-"):
                 tables.append(_speed(result, record.device))
                 lines += failure_notes(result)
-            elif name.startswith("parity-"):
-                title = f"{part}: {result['model']}, {result['inputs']}"
-                tables += _rows(title, result["rows"])
-                lines += _errors(result["rows"])
-            elif isinstance(result, list):
-                tables += _rows(part, result)
-                lines += _errors(result)
+                continue
+            title, rows = part, result
+            if name.startswith("parity-"):
+                title, rows = f"{part}: {result['model']}, {result['inputs']}", result["rows"]
+            if isinstance(rows, list):
+                tables += _rows(title, rows)
+                lines += _errors(rows)
         gpu, driver = (record.device.get(k, f"unknown {k}") for k in ("gpu", "driver"))
         circumstances = f"{part}: {gpu}, driver {driver}, {record.date}, {record.seconds:.0f} s"
         print_all(tables, [*lines, circumstances])
@@ -88,17 +88,14 @@ COLUMNS = (
 def _speed(comparison: Row, device: dict[str, Any]) -> Table:
     shape, length = comparison["shape"], comparison["source_length"]
     longest, new_tokens = comparison.get("longest_source") or length, comparison["new_tokens"]
+    lengths = {"source_length": (length + longest) / 2, "new_tokens": new_tokens}
     rows = []
     for m in comparison["measurements"]:
         case = device, shape, m["contender"], m["batch_size"], m["ms_per_step"][0]
-        lengths = {"source_length": (length + longest) / 2, "new_tokens": new_tokens}
-        theirs = BART_LARGE_CNN.get(m["batch_size"]) if f" {SHAPE}," in shape else None
-        figures = {
-            "share": bandwidth_share(*case, **lengths),
-            "published": theirs,
-            "faster": theirs and [m["tokens_per_second"] / figure for figure in theirs],
-        }
-        rows.append(m | figures)
+        theirs = BART_LARGE_CNN.get(m["batch_size"]) if " bart-large-cnn," in shape else None
+        faster = theirs and [m["tokens_per_second"] / figure for figure in theirs]
+        share = bandwidth_share(*case, **lengths)
+        rows.append(m | {"share": share, "published": theirs, "faster": faster})
     spread = f"{length} to {longest}" if longest > length else f"{length}"
     title = f"{shape}; source {spread}, {new_tokens} new tokens; {comparison['machine']}"
     return table_of(rows, COLUMNS, title=title)
@@ -114,14 +111,12 @@ class Record:
     date: str
     command: str
     seconds: float
-    """Duration."""
     device: dict[str, Any]
     """GPU and driver, as written by the part "device"."""
     versions: dict[str, str]
     failure: str
     """Why the results are incomplete; "": complete."""
     results: dict[str, Any]
-    """Results by file name."""
 
 
 Records = dict[str, Record]
@@ -129,11 +124,7 @@ Records = dict[str, Record]
 
 
 def read_records(file: Path) -> Records:
-    """Read the records of a file; empty if it does not exist.
-
-    Raises:
-        DragomanError: the file has no records of parts.
-    """
+    """Read the records of a file; empty if it does not exist."""
     if not file.exists():
         return {}
     try:
@@ -152,7 +143,6 @@ def write_records(file: Path, records: Mapping[str, Record]) -> None:
     write_whole(file, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
-SHAPE = "bart-large-cnn"
 BART_LARGE_CNN = {32: (12_611, 10_662), 64: (22_007, 16_209), 128: (31_544, 23_518)}
 """NVIDIA's published new tokens per second on an H100, by batch size: of TensorRT-LLM's engines,
 removed since, and of its PyTorch backend, which replaced them. The model is bart-large-cnn in bf16,

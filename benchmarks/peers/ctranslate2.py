@@ -44,24 +44,15 @@ def compute_types() -> list[str]:
 
     Several names may select the same type ("int8" and "int8_float32"), so a small model is loaded
     with each name.
-
-    Raises:
-        DragomanError: CTranslate2 is missing.
     """
     names: set[str] = import_library("ctranslate2").get_supported_compute_types("cpu")
-    config = ModelConfig(
-        source_vocab_size=8,
-        target_vocab_size=8,
-        encoder_layers=1,
-        decoder_layers=1,
-        d_model=32,
-        num_heads=1,
-        d_ff=32,
-    )
+    sizes = {"source_vocab_size": 8, "target_vocab_size": 8, "d_model": 32, "d_ff": 32}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1}
+    model = Transformer(ModelConfig.from_dict({**sizes, **layers}))
     name_of_type: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (name != "float32", len(name), name)):
         with tempfile.TemporaryDirectory() as directory:
-            convert(Transformer(config), Path(directory), quantization=name)
+            convert(model, Path(directory), quantization=name)
             compute_type = CTranslate2Peer(Path(directory), 1, name).compute_type
         name_of_type.setdefault(compute_type, name)
     return list(name_of_type.values())
@@ -74,11 +65,7 @@ def prepare(source: Path, directory: Path, *, mode: str) -> Path:
 
 
 def convert(model: Transformer, directory: Path, *, quantization: str | None = None) -> None:
-    """Write the model as a CTranslate2 model directory; the model itself does not change.
-
-    Args:
-        directory: new or empty
-        quantization: type of the stored weights, such as "int8"; None: fp32
+    """Write the model into a new or empty directory; the model itself does not change.
 
     Raises:
         DragomanError: CTranslate2 is missing or does not know the quantization, the model has an
@@ -89,7 +76,17 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
         raise DragomanError(f"expected a new or empty directory, found {directory}")
     _check_options(model.config)
     spec = _specification(library.specs, model.config)
-    _set_weights(spec, model)
+    encoder, decoder = model.encoder, model.decoder
+    assert isinstance(encoder.embedding, Embedding)
+    _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
+    _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
+    for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        layers = cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers)
+        for layer_spec, layer in zip(stack_spec.layer, layers, strict=True):
+            _set_layer(layer_spec, layer)
+        if isinstance(stack.norm, LayerNorm):
+            _set_norm(stack_spec.layer_norm, stack.norm)
+    _set_linears(spec.decoder.projection, model.output)
     spec.validate()
     try:
         spec.optimize(quantization=quantization)
@@ -114,9 +111,7 @@ def _check_options(config: ModelConfig) -> None:
         "bilinear_scores": config.bilinear_scores,
         "additive_scores": config.additive_scores,
     }
-    options = [
-        f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set
-    ]
+    options = [f"{name}={getattr(config, name)!r}" for name in unsupported if unsupported[name]]
     if options:
         raise DragomanError(
             "expected a model with tokens as source, layer norm, no gated feed-forward, no "
@@ -140,28 +135,13 @@ def _specification(specs: Any, config: ModelConfig) -> Any:
     )
     spec.register_source_vocabulary(source_names(range(config.source_vocab_size or 0)))
     spec.register_target_vocabulary(target_names(range(config.target_vocab_size)))
-    spec.config.unk_token = source_names([config.pad_token_id])[0]
-    spec.config.bos_token = target_names([config.start_token_id])[0]
-    spec.config.eos_token = target_names([config.end_token_id])[0]
+    (spec.config.unk_token,) = source_names([config.pad_token_id])
+    ends = config.start_token_id, config.end_token_id
+    spec.config.bos_token, spec.config.eos_token = target_names(ends)
     spec.config.decoder_start_token = spec.config.bos_token
-    spec.config.add_source_bos = False
-    spec.config.add_source_eos = False
+    spec.config.add_source_bos = spec.config.add_source_eos = False
     spec.config.layer_norm_epsilon = config.norm_epsilon
     return spec
-
-
-def _set_weights(spec: Any, model: Transformer) -> None:
-    encoder, decoder = model.encoder, model.decoder
-    assert isinstance(encoder.embedding, Embedding)
-    _set_embedding(spec.encoder, spec.encoder.embeddings[0], encoder.embedding)
-    _set_embedding(spec.decoder, spec.decoder.embeddings, decoder.embedding)
-    for stack_spec, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
-        layers = cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers)
-        for layer_spec, layer in zip(stack_spec.layer, layers, strict=True):
-            _set_layer(layer_spec, layer)
-        if isinstance(stack.norm, LayerNorm):
-            _set_norm(stack_spec.layer_norm, stack.norm)
-    _set_linears(spec.decoder.projection, model.output)
 
 
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
@@ -210,11 +190,9 @@ def _set_linears(spec: Any, *linears: Any) -> None:
     """
     spec.weight = _array(torch.cat([linear.weight for linear in linears]))
     if any(linear.bias is not None for linear in linears):
-        biases = [
-            one.weight.new_zeros(len(one.weight)) if one.bias is None else one.bias
-            for one in linears
-        ]
-        spec.bias = _array(torch.cat(biases))
+        zeros = [one.weight.new_zeros(len(one.weight)) for one in linears]
+        pairs = zip(linears, zeros, strict=True)
+        spec.bias = _array(torch.cat([z if one.bias is None else one.bias for one, z in pairs]))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

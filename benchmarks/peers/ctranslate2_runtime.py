@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dragoman.errors import DragomanError
 
-from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Way, import_library
+from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Transcriber, Way, import_library
 
 SHORTLIST = "vmap.txt"
 """The file of a shortlist in a model's directory, which CTranslate2 then uses."""
@@ -26,15 +26,11 @@ class CTranslate2Peer:
     """A directory that `convert` wrote, loaded by CTranslate2, from token ids to token ids.
 
     Args:
-        threads: for the computation of one batch (intra_threads)
         compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is the
             closest to the stored weights' type that the device supports
         device: "cpu" or "cuda"
         workers: batches that run at the same time (inter_threads), from as many threads
         names: returns the names of source tokens; None: `source_names`
-
-    Raises:
-        DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
     """
 
     def __init__(
@@ -49,14 +45,10 @@ class CTranslate2Peer:
         self._names = names or source_names
         package = import_library("ctranslate2")
         self._uses_shortlist = (directory / SHORTLIST).exists()
+        parallel = {"inter_threads": workers, "intra_threads": threads}
+        settings = {"device": device, "compute_type": compute_type, **parallel}
         try:
-            self._translator = package.Translator(
-                str(directory),
-                device=device,
-                compute_type=compute_type,
-                inter_threads=workers,
-                intra_threads=threads,
-            )
+            self._translator = package.Translator(str(directory), **settings)
         except (RuntimeError, ValueError) as error:
             raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
 
@@ -73,18 +65,10 @@ class CTranslate2Peer:
         num_beams: int = 1,
         max_batch_size: int | None = None,
     ) -> list[list[int]]:
-        """Decode sources, greedily or with beams.
+        """Decode sources, greedily or with beams; return tokens without start and end token.
 
-        Args:
-            sources: token ids of each source, of any lengths; CTranslate2 silently treats ids
-                outside the vocabulary as padding
-            max_new_tokens: maximum tokens to generate, including the end token
-            min_new_tokens: minimum new tokens before the end token
-            num_beams: number of beams, ranked with a length penalty of 1; 1: greedy
-            max_batch_size: maximum batch size, of sources of similar length; None: all
-
-        Returns:
-            the token ids of the best output of each source, without start and end token
+        CTranslate2 silently treats ids outside the vocabulary as padding. Batches are of sources of
+        similar length; beams are ranked with a length penalty of 1.
         """
         results = self._translator.translate_batch(
             [self._names(source) for source in sources],
@@ -96,7 +80,8 @@ class CTranslate2Peer:
             min_decoding_length=min_new_tokens,
             use_vmap=self._uses_shortlist,
         )
-        return [target_ids(result.hypotheses[0]) for result in results]
+        best = (result.hypotheses[0] for result in results)
+        return [[int(name.removeprefix("t")) for name in names] for names in best]
 
 
 def load(
@@ -104,9 +89,7 @@ def load(
 ) -> Generate:
     """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
     peer = CTranslate2Peer(directory, threads, mode, device, names=names)
-    return lambda batch: peer.generate(
-        batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
-    )
+    return lambda b: peer.generate(b.sources, b.new_tokens, b.new_tokens, b.num_beams)
 
 
 def source_names(tokens: Iterable[int]) -> list[str]:
@@ -122,11 +105,6 @@ def target_names(tokens: Iterable[int]) -> list[str]:
     return [f"t{token}" for token in tokens]
 
 
-def target_ids(names: Iterable[str]) -> list[int]:
-    """Return the target tokens of names."""
-    return [int(name.removeprefix("t")) for name in names]
-
-
 def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
     """Convert the checkpoint of an encoder-decoder model with CTranslate2's own converter.
 
@@ -139,19 +117,14 @@ def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
     with TemporaryDirectory(dir=directory.parent) as copy:
         for file in source.iterdir():
             (Path(copy) / file.name).symlink_to(file.absolute())
-        special = {"bos": "bos", "eos": "eos", "pad": "pad", "unk": "pad"}
-        settings: dict[str, object] = {
-            f"{name}_token": f"t{config.get(f'{field}_token_id') or 0}"
-            for name, field in special.items()
-        }
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        for name, field in {"bos": "bos", "eos": "eos", "pad": "pad", "unk": "pad"}.items():
+            settings[f"{name}_token"] = f"t{config.get(f'{field}_token_id') or 0}"
         vocabulary = {name: token for token, name in enumerate(names)}
         model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": settings["unk_token"]}
-        for file_name, content in (
-            ("tokenizer.json", {"version": "1.0", "added_tokens": [], "model": model}),
-            ("tokenizer_config.json", settings),
-        ):
-            (Path(copy) / file_name).write_text(json.dumps(content), encoding="utf-8")
+        tokenizer = {"version": "1.0", "added_tokens": [], "model": model}
+        for kind, content in {"tokenizer": tokenizer, "tokenizer_config": settings}.items():
+            (Path(copy) / f"{kind}.json").write_text(json.dumps(content), encoding="utf-8")
         converter = library.TransformersConverter(copy, low_cpu_mem_usage=True)
         converter.convert(str(directory), quantization=mode)
     return directory
@@ -172,9 +145,8 @@ def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:
 def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
     """Load what `prepare_generator` wrote; every row gets exactly the requested new tokens."""
     library = import_library("ctranslate2")
-    generator = library.Generator(
-        str(directory), compute_type=mode, inter_threads=1, intra_threads=threads
-    )
+    settings = {"compute_type": mode, "inter_threads": 1, "intra_threads": threads}
+    generator = library.Generator(str(directory), **settings)
     names = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
 
     def generate(batch: Batch) -> Rows:
@@ -192,83 +164,48 @@ def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
     return generate
 
 
-class FasterWhisperPeer:
-    """A loaded faster-whisper model.
+def load_faster_whisper(
+    directory: Path, threads: int, *, mode: str, way: Way, num_beams: int = 5, workers: int = 1
+) -> Transcriber:
+    """Load a model into faster-whisper, whose workers transcribe clips of several threads."""
+    library = import_library("faster_whisper")
+    model = library.WhisperModel(
+        str(directory),
+        device="cpu",
+        compute_type=mode,
+        cpu_threads=threads,
+        num_workers=workers,
+        local_files_only=True,
+    )
+    options: dict[str, Any] = {"beam_size": num_beams}
+    if way == "greedy":
+        options = {"beam_size": 1, "best_of": 1, "temperature": 0.0, "without_timestamps": True}
+        options["condition_on_previous_text"] = False
+    elif way == "together":
+        options["batch_size"] = 8
 
-    Args:
-        threads: threads per clip
-        mode: compute type
-        way: how recordings are transcribed
-        num_beams: number of beams, unless the way is greedy
-        workers: maximum number of clips transcribed in parallel, each from its own thread
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        threads: int,
-        mode: str,
-        *,
-        way: Way = "greedy",
-        num_beams: int = 5,
-        workers: int = 1,
-    ) -> None:
-        self._way, self._num_beams = way, num_beams
-        self._library = import_library("faster_whisper")
-        self._model = self._library.WhisperModel(
-            str(directory),
-            device="cpu",
-            compute_type=mode,
-            cpu_threads=threads,
-            num_workers=workers,
-            local_files_only=True,
-        )
-
-    def transcribe(self, clip: Path | BinaryIO) -> str:
-        """Transcribe with `WhisperModel.transcribe`, or with a batched pipeline."""
+    def transcribe(clip: Path | BinaryIO) -> str:
+        called = library.BatchedInferencePipeline(model) if way == "together" else model
         audio = str(clip) if isinstance(clip, Path) else clip
-        if self._way == "together":
-            pipeline = self._library.BatchedInferencePipeline(self._model)
-            options = {"batch_size": 8, "beam_size": self._num_beams}
-            segments, _ = pipeline.transcribe(audio, language=LANGUAGE, **options)
-        elif self._way == "published":
-            beams = self._num_beams
-            segments, _ = self._model.transcribe(audio, language=LANGUAGE, beam_size=beams)
-        else:
-            segments, _ = self._model.transcribe(
-                audio,
-                language=LANGUAGE,
-                beam_size=1,
-                best_of=1,
-                temperature=0.0,
-                condition_on_previous_text=False,
-                without_timestamps=True,
-            )
+        segments, _ = called.transcribe(audio, language=LANGUAGE, **options)
         return " ".join(segment.text.strip() for segment in segments)
 
-    def stages(self, clip: Path) -> Stages:
+    def stages(clip: Path) -> Stages:
         """Time the stages of `WhisperModel.transcribe` separately, with the same settings."""
-        model = self._model
-        audio = self._library.audio.decode_audio(str(clip))
-        features = model.feature_extractor(audio, padding=True)
-        window = self._library.audio.pad_or_trim(
-            features[:, : model.feature_extractor.nb_max_frames]
-        )
-        tokenizer = self._library.tokenizer.Tokenizer(
-            model.hf_tokenizer, model.model.is_multilingual, task="transcribe", language=LANGUAGE
-        )
+        features = model.feature_extractor(library.audio.decode_audio(str(clip)), padding=True)
+        window = features[:, : model.feature_extractor.nb_max_frames]
+        window = library.audio.pad_or_trim(window)
+        vocabulary = model.hf_tokenizer, model.model.is_multilingual
+        settings = {"task": "transcribe", "language": LANGUAGE}
+        tokenizer = library.tokenizer.Tokenizer(*vocabulary, **settings)
         prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
         started = time.perf_counter()
         encoded = model.encode(window)
         encoded_at = time.perf_counter()
-        (result,) = model.model.generate(
-            encoded,
-            [prompt],
-            beam_size=1,
-            suppress_blank=True,
-            suppress_tokens=[-1],
-            max_length=448,
-        )
+        rules = {"beam_size": 1, "suppress_blank": True, "suppress_tokens": [-1]}
+        (result,) = model.model.generate(encoded, [prompt], max_length=448, **rules)
         ended = time.perf_counter()
         tokens = len(result.sequences_ids[0]) + 1
         return Stages(encoded_at - started, ended - encoded_at, tokens)
+
+    return Transcriber(transcribe, stages)

@@ -35,25 +35,18 @@ def load_language_model(directory: Path, threads: int, *, mode: str = "fp32") ->
 
 
 def generator(model: Any) -> Generate:
-    """Return a function that decodes with a model's `generate`, on the device of the model.
-
-    Prompts of a batch must have the same length.
-    """
+    """Return a function that decodes prompts of the same length with a model's `generate`."""
     decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
-        source, mask = _padded(batch.sources, model.config.pad_token_id or 0)
-        ranking = {"length_penalty": 1.0, "early_stopping": False} if batch.num_beams > 1 else {}
+        pad = model.config.pad_token_id or 0
+        source, mask = (tensor.to(model.device) for tensor in _padded(batch.sources, pad))
+        options: dict[str, Any] = {"num_beams": batch.num_beams, "do_sample": False}
+        options |= dict.fromkeys(("min_new_tokens", "max_new_tokens"), batch.new_tokens)
+        if batch.num_beams > 1:
+            options |= {"length_penalty": 1.0, "early_stopping": False}
         with torch.inference_mode():
-            rows: torch.Tensor = model.generate(
-                input_ids=source.to(model.device),
-                attention_mask=mask.to(model.device),
-                num_beams=batch.num_beams,
-                do_sample=False,
-                min_new_tokens=batch.new_tokens,
-                max_new_tokens=batch.new_tokens,
-                **ranking,
-            )
+            rows = model.generate(input_ids=source, attention_mask=mask, **options)
         generated: Rows = rows[:, source.shape[1] if decoder_only else 1 :].tolist()
         return generated
 
@@ -63,12 +56,8 @@ def generator(model: Any) -> Generate:
 def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]:
     """Return a function that decodes sources of any lengths greedily until the end token.
 
-    Args:
-        model: an encoder-decoder with Hugging Face's `generate`
-
-    Returns:
-        a function of sources, maximum batch size and maximum new tokens, whose rows have no start
-            and end token
+    It is a function of sources, maximum batch size and maximum new tokens, whose rows have no start
+    and end token.
     """
     pad, end = model.config.pad_token_id, model.config.eos_token_id
 

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ class Batch(NamedTuple):
     new_tokens: int
     """Tokens that every row generates; the end token is ignored."""
     num_beams: int = 1
-    """Number of beams, ranked by log-probability / length; all take every step; 1: greedy
-    decoding."""
+    """Beams, ranked by log-probability / length; all take every step; 1: greedy decoding."""
 
 
 Rows = list[list[int]]
@@ -46,7 +45,6 @@ class Stages(NamedTuple):
     decoder: float
     """Both in seconds; the decoder includes the prompt."""
     tokens: int
-    """Generated tokens, including the end token."""
 
 
 Way = Literal["greedy", "published", "together"]
@@ -55,22 +53,16 @@ as far as the tool can, silence included; or in parts between pauses that are de
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
-class Transcriber(Protocol):
+class Transcriber(NamedTuple):
     """A loaded speech model, which transcribes in one way."""
 
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe an audio file with the tool's standard call.
-
-        The call includes reading the file and computing features.
-        """
-
-    def stages(self, clip: Path) -> Stages | None:
-        """Transcribe an audio file greedily, and time encoder and decoder separately, if it can."""
-        return None
+    transcribe: Callable[[Any], str]
+    """Reads and transcribes an audio file with the tool's standard call."""
+    stages: Callable[[Path], Stages] | None = None
+    """Transcribes a file greedily, and times encoder and decoder separately, if the tool can."""
 
 
 Text = str | tuple[str, str]
-"""A text, or a query with a document."""
 
 Encode = Callable[..., NDArray[np.float32]]
 """Encodes texts as one batch: an embedding for each text, [N, D], or a score for each pair, [N]."""
@@ -81,34 +73,23 @@ def in_batches(
 ) -> list[Any]:
     """Return what a call finds for each item, in their order, given batches of similar size.
 
-    Args:
-        most: maximum batch size
-        size: returns the size of an item; the largest come first
+    The largest items come first; a batch has at most `most`.
     """
-    found: list[Any] = [None] * len(items)
+    found: dict[int, Any] = {}
     order = sorted(range(len(items)), key=lambda n: -size(items[n]))
     for first in range(0, len(order), most):
         batch = order[first : first + most]
-        for n, outcome in zip(batch, call([items[n] for n in batch]), strict=True):
-            found[n] = outcome
-    return found
+        found |= zip(batch, call([items[n] for n in batch]), strict=True)
+    return [found[n] for n in range(len(items))]
 
 
 def import_library(name: str, *, group: str = "peers") -> Any:
-    """Import an optional module, untyped.
-
-    Args:
-        group: dependency group that installs the module
-
-    Raises:
-        DragomanError: the module cannot be imported.
-    """
+    """Import an optional module of a dependency group; raise DragomanError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DragomanError(
-            f"cannot import {name} ({error}): pip install --group {group}"
-        ) from error
+        hint = f"cannot import {name} ({error}): pip install --group {group}"
+        raise DragomanError(hint) from error
 
 
 def silence() -> None:
@@ -127,10 +108,8 @@ def session_options(threads: int) -> Any:
 Inputs = dict[str, NDArray[np.int64]]
 """[B, S] each, by the names of Hugging Face's exports."""
 
-Tokenize = Callable[[Sequence[Text]], Inputs]
 
-
-def load_tokenizer(directory: Path) -> Tokenize:
+def load_tokenizer(directory: Path) -> Callable[[Sequence[Text]], Inputs]:
     """Load the tokenizer of a checkpoint; texts are padded to the longest."""
     from tokenizers import Tokenizer
 
@@ -140,11 +119,9 @@ def load_tokenizer(directory: Path) -> Tokenize:
 
     def tokenize(texts: Sequence[Text]) -> Inputs:
         encodings = library.encode_batch(list(texts))
-        return {
-            "input_ids": np.array([e.ids for e in encodings], np.int64),
-            "attention_mask": np.array([e.attention_mask for e in encodings], np.int64),
-            "token_type_ids": np.array([e.type_ids for e in encodings], np.int64),
-        }
+        columns = zip(*((e.ids, e.attention_mask, e.type_ids) for e in encodings), strict=True)
+        ids, mask, types = (np.array(rows, np.int64) for rows in columns)
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
     return tokenize
 
@@ -156,12 +133,7 @@ def encoder_kind(checkpoint: Path) -> Literal["FeatureExtraction", "SequenceClas
 
 
 def vectors_or_scores(output: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the normalized mean hidden states [B, D], or the probabilities [B] of logits.
-
-    Args:
-        output: hidden states [B, S, D], or logits [B, 1]
-        mask: [B, S]
-    """
+    """Return normalized means [B, D] of hidden states [B, S, D], or probabilities [B] of logits."""
     if output.ndim == 2:
         return (1 / (1 + np.exp(-output[:, 0]))).astype(np.float32)
     sums = (mask[:, None].astype(np.float32) @ output)[:, 0]

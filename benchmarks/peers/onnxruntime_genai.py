@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,12 +29,31 @@ CACHES = {
 
 
 def prepare(source: Path, directory: Path, *, mode: str) -> Path:
-    """Export a GPT-2 checkpoint, and write the library's description of the graph."""
+    """Export a GPT-2 checkpoint, and describe its decoder with growing caches to the library."""
     from . import optimum_onnx
 
     graph = optimum_onnx.prepare(source, directory, mode=mode, kind="CausalLM")
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    description = _description(config)
+    decoder = {
+        "filename": "model.onnx",
+        "session_options": {},
+        "hidden_size": config["n_embd"],
+        "head_size": config["n_embd"] // config["n_head"],
+        "num_attention_heads": config["n_head"],
+        "num_key_value_heads": config["n_head"],
+        "num_hidden_layers": config["n_layer"],
+    }
+    same = {name: config[name] for name in ("bos_token_id", "eos_token_id", "vocab_size")}
+    description = {
+        "model": {
+            "type": "llama",  # any name of a decoder with a cache per layer
+            **same,
+            "pad_token_id": config["eos_token_id"],
+            "context_length": config["n_positions"],
+            "decoder": decoder | CACHES,
+        },
+        "search": {"past_present_share_buffer": False, "max_length": config["n_positions"]},
+    }
     (graph / "genai_config.json").write_text(json.dumps(description), encoding="utf-8")
     return graph
 
@@ -49,46 +67,15 @@ def load(directory: Path, threads: int) -> Generate:
     model = library.Model(config)
 
     def generate(batch: Batch) -> Rows:
-        length = len(batch.sources[0])
+        number, length = len(batch.sources), len(batch.sources[0])
         parameters = library.GeneratorParams(model)
-        parameters.set_search_options(
-            batch_size=len(batch.sources),
-            num_beams=1,
-            do_sample=False,
-            min_length=length + batch.new_tokens,
-            max_length=length + batch.new_tokens,
-        )
+        exactly = dict.fromkeys(("min_length", "max_length"), length + batch.new_tokens)
+        parameters.set_search_options(batch_size=number, num_beams=1, do_sample=False, **exactly)
         generator = library.Generator(model, parameters)
         generator.append_tokens(np.array(batch.sources, np.int32))
         while not generator.is_done():
             generator.generate_next_token()
-        rows = [generator.get_sequence(row) for row in range(len(batch.sources))]
+        rows = [generator.get_sequence(row) for row in range(number)]
         return [row[length:].tolist() for row in rows]
 
     return generate
-
-
-def _description(config: dict[str, Any]) -> dict[str, Any]:
-    """Describe a decoder with growing caches, as Optimum exports it."""
-    decoder = {
-        "filename": "model.onnx",
-        "session_options": {},
-        "hidden_size": config["n_embd"],
-        "head_size": config["n_embd"] // config["n_head"],
-        "num_attention_heads": config["n_head"],
-        "num_key_value_heads": config["n_head"],
-        "num_hidden_layers": config["n_layer"],
-    }
-    end = config["eos_token_id"]
-    return {
-        "model": {
-            "type": "llama",  # any name of a decoder with a cache per layer
-            "bos_token_id": config["bos_token_id"],
-            "eos_token_id": end,
-            "pad_token_id": end,
-            "vocab_size": config["vocab_size"],
-            "context_length": config["n_positions"],
-            "decoder": decoder | CACHES,
-        },
-        "search": {"past_present_share_buffer": False, "max_length": config["n_positions"]},
-    }

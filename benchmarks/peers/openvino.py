@@ -9,25 +9,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .interface import (
-    LANGUAGE,
-    Encode,
-    Generate,
-    Stages,
-    Text,
-    Way,
-    encoder_kind,
-    import_library,
-    load_tokenizer,
-    silence,
-    vectors_or_scores,
-)
+from . import interface
+from .interface import LANGUAGE, Encode, Generate, Stages, Text, Transcriber, Way
 
 Kind = Literal[
     "Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction", "SequenceClassification"
@@ -45,8 +35,7 @@ CONFIGURATIONS: dict[Mode, dict[str, Any]] = {
 """int8: weights in 8 bits, activations quantized in groups of 32; the rest in the precision that
 OpenVINO prefers on the processor."""
 
-GROUP = "peers-openvino"
-EXPORTED, EXPORTED_ENCODER = "openvino-fp32", "openvino-encoder"
+imported = partial(interface.import_library, group="peers-openvino")
 ENCODER_FILE, FEATURES_FILE = "openvino_model.xml", "preprocessor_config.json"
 
 
@@ -55,13 +44,13 @@ def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqL
 
     Warnings are silenced for the whole process, here and below, so use a separate one.
     """
-    quantized = mode == "int8"
-    exported = directory if quantized else directory.with_name(EXPORTED)
-    return _exported(source, exported, kind, load_in_8bit=quantized)
+    if mode == "int8":
+        return _exported(source, directory, kind, load_in_8bit=True)
+    return _exported(source, directory.with_name("openvino-fp32"), kind, load_in_8bit=False)
 
 
 def _exported(source: Path, directory: Path, kind: Kind, **options: Any) -> Path:
-    silence()
+    interface.silence()
     if not directory.exists():
         model = _model_class(kind).from_pretrained(source, export=True, compile=False, **options)
         model.save_pretrained(directory)
@@ -79,41 +68,32 @@ def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2S
     """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface."""
     import torch
 
-    silence()
+    interface.silence()
     torch.set_num_threads(threads)
     configuration = low_latency(threads) | CONFIGURATIONS[mode]
     return _model_class(kind).from_pretrained(directory, ov_config=configuration)
 
 
 def _model_class(kind: Kind) -> Any:
-    return getattr(import_library("optimum.intel", group=GROUP), f"OVModelFor{kind}")
+    return getattr(imported("optimum.intel"), f"OVModelFor{kind}")
 
 
 def prepare_encoder(
     source: Path, directory: Path, *, mode: Mode, calibration: Sequence[Text]
 ) -> Path:
-    """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers.
-
-    Args:
-        calibration: texts, or pairs of them, to calibrate activations on
-    """
-    exported = directory.with_name(EXPORTED_ENCODER)
-    _exported(source, exported, encoder_kind(source))
+    """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers."""
+    exported = directory.with_name("openvino-encoder")
+    _exported(source, exported, interface.encoder_kind(source))
     shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
     if mode != "int8":
         return exported
-    openvino = import_library("openvino", group=GROUP)
-    nncf = import_library("nncf", group=GROUP)
-    tokenize = load_tokenizer(source)
+    openvino, nncf = imported("openvino"), imported("nncf")
+    tokenize = interface.load_tokenizer(source)
     model = openvino.Core().read_model(exported / ENCODER_FILE)
     names = {name for put in model.inputs for name in put.get_names()}
     inputs = [{n: v for n, v in tokenize([text]).items() if n in names} for text in calibration]
-    quantized = nncf.quantize(
-        model,
-        nncf.Dataset(inputs),
-        model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(calibration),
-    )
+    preset = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(calibration)}
+    quantized = nncf.quantize(model, nncf.Dataset(inputs), **preset)
     directory.mkdir()
     openvino.save_model(quantized, directory / ENCODER_FILE, compress_to_fp16=False)
     for name in ("config.json", "tokenizer.json"):
@@ -133,18 +113,18 @@ def encoder_configuration(threads: int, mode: Mode) -> dict[str, Any]:
 
 def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
     """Load what `prepare_encoder` wrote."""
-    openvino = import_library("openvino", group=GROUP)
+    openvino = imported("openvino")
     model = openvino.Core().compile_model(
         directory / ENCODER_FILE, "CPU", encoder_configuration(threads, mode)
     )
     names = [name for put in model.inputs for name in put.get_names()]
     request = model.create_infer_request()
-    tokenize = load_tokenizer(directory)
+    tokenize = interface.load_tokenizer(directory)
 
     def encode(texts: Sequence[Text]) -> NDArray[np.float32]:
         inputs = tokenize(texts)
         outputs = request.infer({n: inputs[n] for n in names if n in inputs}, share_outputs=True)
-        return vectors_or_scores(outputs[0], inputs["attention_mask"])
+        return interface.vectors_or_scores(outputs[0], inputs["attention_mask"])
 
     return encode
 
@@ -153,9 +133,9 @@ def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
     """Export a checkpoint of Whisper with `prepare`, including the tokenizer."""
     exported = prepare(source, directory, mode=mode, kind="SpeechSeq2Seq")
     if not (exported / FEATURES_FILE).exists():
-        save = import_library("openvino", group=GROUP).save_model
-        convert = import_library("openvino_tokenizers", group=GROUP).convert_tokenizer
-        transformers = import_library("transformers", group=GROUP)
+        save = imported("openvino").save_model
+        convert = imported("openvino_tokenizers").convert_tokenizer
+        transformers = imported("transformers")
         models = convert(transformers.AutoTokenizer.from_pretrained(source), with_detokenizer=True)
         for name, model in zip(("tokenizer", "detokenizer"), models, strict=True):
             save(model, exported / f"openvino_{name}.xml")
@@ -163,48 +143,36 @@ def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
     return exported
 
 
-class OpenVINOWhisperPeer:
-    """A loaded Whisper model of `prepare_whisper`, configured for the lowest latency.
+def load_whisper(
+    directory: Path, threads: int, *, mode: Mode, way: Way, num_beams: int
+) -> Transcriber:
+    """Load what `prepare_whisper` wrote, for the lowest latency."""
+    from dragoman.runtime.audio import read_audio
 
-    Args:
-        way: "greedy" is without timestamps
-        num_beams: number of beams, unless the way is greedy
-    """
+    settings = low_latency(threads) | CONFIGURATIONS[mode]
+    library = imported("openvino_genai")
+    pipeline = library.WhisperPipeline(str(directory), "CPU", **settings)
+    options = pipeline.get_generation_config()
+    options.num_beams = 1 if way == "greedy" else num_beams
+    options.do_sample = False
+    options.return_timestamps = way != "greedy"
+    if options.is_multilingual:
+        options.language = f"<|{LANGUAGE}|>"
+        options.task = "transcribe"
 
-    def __init__(
-        self, directory: Path, threads: int, mode: Mode, *, way: Way, num_beams: int
-    ) -> None:
-        library = import_library("openvino_genai", group=GROUP)
-        self._pipeline = library.WhisperPipeline(
-            str(directory), "CPU", **low_latency(threads), **CONFIGURATIONS[mode]
-        )
-        settings = self._pipeline.get_generation_config()
-        settings.num_beams = 1 if way == "greedy" else num_beams
-        settings.do_sample = False
-        settings.return_timestamps = way != "greedy"
-        if settings.is_multilingual:
-            settings.language = f"<|{LANGUAGE}|>"
-            settings.task = "transcribe"
-        self._settings = settings
+    def generate(clip: Path) -> Any:
+        return pipeline.generate(read_audio(clip).tolist(), options)
 
-    def transcribe(self, clip: Path) -> str:
-        """Read the file and transcribe it with `WhisperPipeline.generate`."""
-        (text,) = self._generate(clip).texts
-        return str(text).strip()
-
-    def stages(self, clip: Path) -> Stages:
+    def stages(clip: Path) -> Stages:
         """Return the stages timed by the pipeline.
 
         The decoder's time is that of `generate` without features and encoder. It includes the keys
         and values of cross-attention, which the first decoder call computes.
         """
-        metrics = self._generate(clip).perf_metrics
+        metrics = generate(clip).perf_metrics
         parts, total = metrics.whisper_raw_metrics, metrics.raw_metrics.generate_durations
         encoder = sum(parts.encode_inference_durations)
         decoder = sum(total) - sum(parts.features_extraction_durations) - encoder
         return Stages(encoder / 1e6, decoder / 1e6, metrics.get_num_generated_tokens())
 
-    def _generate(self, clip: Path) -> Any:
-        from dragoman.runtime.audio import read_audio
-
-        return self._pipeline.generate(read_audio(clip).tolist(), self._settings)
+    return Transcriber(lambda clip: str(generate(clip).texts[0]).strip(), stages)

@@ -16,16 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from . import interface
 from .hugging_face import generator
-from .interface import (
-    Encode,
-    Generate,
-    encoder_kind,
-    import_library,
-    session_options,
-    silence,
-    vectors_or_scores,
-)
+from .interface import Encode, Generate
 
 Kind = Literal["Seq2SeqLM", "CausalLM", "FeatureExtraction", "SequenceClassification"]
 """The end of the model class's name, such as `ORTModelForCausalLM`."""
@@ -39,18 +32,15 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind | None = "Se
     """Export a checkpoint, then optimize or quantize its graphs.
 
     All modes share one export; of an encoder-decoder, fp32 is merged and the others are split.
-    Warnings are silenced for the whole process, so use a separate one.
-
-    Args:
-        kind: None: an encoder-only model with the head that it has
+    Warnings are silenced for the whole process, so use a separate one. Without a kind, the model is
+    encoder-only, with the head that it has.
     """
-    silence()
-    kind = kind or encoder_kind(source)
-    library = import_library("optimum.onnxruntime")
+    interface.silence()
+    kind = kind or interface.encoder_kind(source)
+    library = interface.import_library("optimum.onnxruntime")
     merged = {"use_merged": mode == "fp32"} if kind == "Seq2SeqLM" else {}
-    exported = directory.with_name(
-        "optimum-fp32" if merged.get("use_merged", True) else "optimum-split"
-    )
+    split = merged.get("use_merged") is False
+    exported = directory.with_name("optimum-split" if split else "optimum-fp32")
     if not exported.exists():
         model_class = getattr(library, f"ORTModelFor{kind}")
         model_class.from_pretrained(source, export=True, **merged).save_pretrained(exported)
@@ -59,18 +49,20 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind | None = "Se
     if mode == "fp32":
         return exported
     graphs = sorted(file.name for file in exported.glob("*.onnx"))
-    if mode == "int8":
+    settings = interface.import_library("optimum.onnxruntime.configuration")
+    written: dict[str, Any] = {"save_dir": directory, "file_suffix": ""}
+    if mode == "int8":  # as Optimum recommends for this processor, without calibration
+        kinds, cpuinfo = settings.AutoQuantizationConfig, Path("/proc/cpuinfo")
+        flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+        kind_of_int8 = kinds.avx512_vnni if "avx512_vnni" in flags else kinds.avx2
+        config = kind_of_int8(is_static=False, per_channel=False)
         for graph in graphs:
-            library.ORTQuantizer.from_pretrained(exported, file_name=graph).quantize(
-                save_dir=directory, quantization_config=_dynamic_int8(), file_suffix=""
-            )
+            quantizer = library.ORTQuantizer.from_pretrained(exported, file_name=graph)
+            quantizer.quantize(quantization_config=config, **written)
     else:
-        configuration = import_library("optimum.onnxruntime.configuration")
-        library.ORTOptimizer.from_pretrained(exported, file_names=graphs).optimize(
-            save_dir=directory,
-            optimization_config=configuration.AutoOptimizationConfig.O2(),
-            file_suffix="",
-        )
+        optimizer = library.ORTOptimizer.from_pretrained(exported, file_names=graphs)
+        config = settings.AutoOptimizationConfig.O2()
+        optimizer.optimize(optimization_config=config, **written)
     for file in exported.iterdir():
         if file.suffix != ".onnx" and not (directory / file.name).exists():
             shutil.copyfile(file, directory / file.name)
@@ -79,10 +71,11 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind | None = "Se
 
 def load_model(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Any:
     """Load what `prepare` wrote; silences warnings for the whole process."""
-    silence()
+    interface.silence()
     torch.set_num_threads(threads)
-    model_class = getattr(import_library("optimum.onnxruntime"), f"ORTModelFor{kind}")
-    return model_class.from_pretrained(directory, session_options=session_options(threads))
+    model_class = getattr(interface.import_library("optimum.onnxruntime"), f"ORTModelFor{kind}")
+    settings = interface.session_options(threads)
+    return model_class.from_pretrained(directory, session_options=settings)
 
 
 def load(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Generate:
@@ -93,21 +86,12 @@ def load(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Generate
 def load_encoder(directory: Path, threads: int) -> Encode:
     """Load an encoder-only model that `prepare` wrote."""
     model = load_model(directory, threads, kind="FeatureExtraction")
-    tokenizer = import_library("transformers").AutoTokenizer.from_pretrained(directory)
+    tokenizer = interface.import_library("transformers").AutoTokenizer.from_pretrained(directory)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         inputs = tokenizer(list(texts), padding=True, return_tensors="pt")
         with torch.inference_mode():
             hidden = model(**inputs).last_hidden_state
-        return vectors_or_scores(hidden.numpy(), inputs["attention_mask"].numpy())
+        return interface.vectors_or_scores(hidden.numpy(), inputs["attention_mask"].numpy())
 
     return encode
-
-
-def _dynamic_int8() -> Any:
-    """Return Optimum's recommended configuration for this processor, without calibration."""
-    configurations = import_library("optimum.onnxruntime.configuration").AutoQuantizationConfig
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    recommended = configurations.avx512_vnni if "avx512_vnni" in flags else configurations.avx2
-    return recommended(is_static=False, per_channel=False)

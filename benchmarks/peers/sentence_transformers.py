@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +15,53 @@ from numpy.typing import NDArray
 from . import openvino, optimum_onnx
 from .interface import Encode, Text, encoder_kind, import_library, session_options, silence
 
-GRAPH_SUFFIXES = (".onnx", ".xml", ".bin")
-
 TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 """int8 of PyTorch: linear layers by its dynamic quantization."""
 
 
 def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
     """Write a directory for the backend ONNX Runtime."""
-    beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_onnx.prepare(source, beside, mode=mode, kind=None)
-    return _with_graph(source, directory, "onnx", graph)
+    prepare = partial(optimum_onnx.prepare, mode=mode, kind=None)
+    return _with_graph(source, directory, "onnx", prepare)
 
 
 def prepare_openvino(
     source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[Text]
 ) -> Path:
     """Write a directory for the backend OpenVINO."""
-    beside = directory.with_name(f"{directory.name}-graph")
-    graph = openvino.prepare_encoder(source, beside, mode=mode, calibration=calibration)
-    return _with_graph(source, directory, "openvino", graph)
+    prepare = partial(openvino.prepare_encoder, mode=mode, calibration=calibration)
+    return _with_graph(source, directory, "openvino", prepare)
 
 
 def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
     """Load a checkpoint into PyTorch."""
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32
-    model = _load(directory, threads, model_kwargs={"dtype": dtype})
-    if mode == "int8":
-        quantization: Any = torch.ao.quantization
-        model = quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-    return _encoder(model)
+    return _load(directory, threads, quantized=mode == "int8", model_kwargs={"dtype": dtype})
 
 
 def load_onnx(directory: Path, threads: int) -> Encode:
     """Load what `prepare_onnx` wrote."""
     settings = {"provider": "CPUExecutionProvider", "session_options": session_options(threads)}
-    return _encoder(_load(directory, threads, backend="onnx", model_kwargs=settings))
+    return _load(directory, threads, backend="onnx", model_kwargs=settings)
 
 
 def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Encode:
     """Load what `prepare_openvino` wrote."""
     settings = {"ov_config": openvino.encoder_configuration(threads, mode)}
-    return _encoder(_load(directory, threads, backend="openvino", model_kwargs=settings))
+    return _load(directory, threads, backend="openvino", model_kwargs=settings)
 
 
-def _load(directory: Path, threads: int, **options: Any) -> Any:
+def _load(directory: Path, threads: int, *, quantized: bool = False, **options: Any) -> Encode:
     silence()
     torch.set_num_threads(threads)
     library = import_library("sentence_transformers")
     embeds = encoder_kind(directory) == "FeatureExtraction"
     model_class = library.SentenceTransformer if embeds else library.CrossEncoder
-    return model_class(str(directory), device="cpu", **options)
-
-
-def _encoder(model: Any) -> Encode:
-    call = model.predict if hasattr(model, "predict") else model.encode
+    model = model_class(str(directory), device="cpu", **options)
+    if quantized:
+        quantization: Any = torch.ao.quantization
+        model = quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+    call = model.encode if embeds else model.predict
 
     def encode(texts: Sequence[Text], batch_size: int = 0) -> NDArray[np.float32]:
         found: NDArray[np.float32] = call(
@@ -79,12 +72,13 @@ def _encoder(model: Any) -> Encode:
     return encode
 
 
-def _with_graph(source: Path, directory: Path, backend: str, graph: Path) -> Path:
+def _with_graph(source: Path, directory: Path, backend: str, prepare: Callable[..., Path]) -> Path:
     """Write a directory of sentence-transformers with a graph in place of the weights."""
+    graph = prepare(source, directory.with_name(f"{directory.name}-graph"))
     weights = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx")
     shutil.copytree(source, directory, ignore=weights)
     (directory / backend).mkdir()
     for file in graph.iterdir():
-        if file.suffix in GRAPH_SUFFIXES:
+        if file.suffix in (".onnx", ".xml", ".bin"):
             shutil.copyfile(file, directory / backend / file.name)
     return directory

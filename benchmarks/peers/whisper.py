@@ -45,7 +45,6 @@ RENAMED = (
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 GGML_FILE_TYPES = {"f16": 1, "q8_0": 2007}
 """By the type of matrices; of a quantized type with 1,000 times the version of its format."""
-GGML_BLOCK = 32
 CONVOLUTION_BIASES = ("conv1.bias", "conv2.bias")
 IN_FP32 = ("positional_embedding", *CONVOLUTION_BIASES)
 
@@ -65,17 +64,13 @@ def _weights(checkpoint: Path) -> dict[str, NDArray[np.float32]]:
 def _dimensions(checkpoint: Path) -> dict[str, int]:
     """Return the shape of a checkpoint, in the order of whisper.cpp's header."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    sides = {
-        f"n_{name}_{what}": value
-        for name, side in (("audio", "encoder"), ("text", "decoder"))
-        for what, value in (
-            ("ctx", config["max_source_positions" if name == "audio" else "max_target_positions"]),
-            ("state", config["d_model"]),
-            ("head", config[f"{side}_attention_heads"]),
-            ("layer", config[f"{side}_layers"]),
-        )
-    }
-    return {"n_vocab": config["vocab_size"], **sides, "n_mels": config["num_mel_bins"]}
+    sizes = {"n_vocab": config["vocab_size"]}
+    for name, side, end in (("audio", "encoder", "source"), ("text", "decoder", "target")):
+        sizes[f"n_{name}_ctx"] = config[f"max_{end}_positions"]
+        sizes[f"n_{name}_state"] = config["d_model"]
+        sizes[f"n_{name}_head"] = config[f"{side}_attention_heads"]
+        sizes[f"n_{name}_layer"] = config[f"{side}_layers"]
+    return sizes | {"n_mels": config["num_mel_bins"]}
 
 
 def prepare_openai(checkpoint: Path, directory: Path, *, mode: Literal["fp32"]) -> Path:
@@ -92,10 +87,8 @@ def prepare_openai(checkpoint: Path, directory: Path, *, mode: Literal["fp32"]) 
 def prepare_whisper_cpp(checkpoint: Path, directory: Path, *, mode: str) -> Path:
     """Write a file of whisper.cpp from a checkpoint of Hugging Face.
 
-    Source: `models/convert-pt-to-ggml.py` of whisper.cpp, and `block_q8_0` of ggml.
-
-    Args:
-        mode: type of matrices, a key of `GGML_FILE_TYPES`
+    Source: `models/convert-pt-to-ggml.py` of whisper.cpp, and `block_q8_0` of ggml. The mode is the
+    type of matrices.
     """
     directory.mkdir()
     dimensions = _dimensions(checkpoint)
@@ -116,10 +109,8 @@ def prepare_whisper_cpp(checkpoint: Path, directory: Path, *, mode: str) -> Path
 
 def _token_bytes(checkpoint: Path) -> list[bytes]:
     """Return the bytes of the tokens before the end token; whisper.cpp knows the others."""
-    bytes_to_unicode = import_library(
-        "transformers.models.whisper.tokenization_whisper"
-    ).bytes_to_unicode
-    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    library = import_library("transformers.models.whisper.tokenization_whisper")
+    byte_of = {character: byte for byte, character in library.bytes_to_unicode().items()}
     end = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
     model = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     tokens = {token: text for text, token in model["vocab"].items()}
@@ -129,16 +120,14 @@ def _token_bytes(checkpoint: Path) -> list[bytes]:
 def _write_tensor(file: BinaryIO, name: str, value: NDArray[np.float32], mode: str) -> None:
     if name.endswith(CONVOLUTION_BIASES):
         value = value[:, None]
-    kind = mode
-    if value.ndim < 2 or name.endswith(IN_FP32):
-        kind = "f32"
-    elif value.ndim == 3 and mode == "q8_0":  # convolutions, which ggml does not quantize
+    kind = "f32" if value.ndim < 2 or name.endswith(IN_FP32) else mode
+    if value.ndim == 3 and kind == "q8_0":  # convolutions, which ggml does not quantize
         kind = "f16"
     encoded = name.encode()
     header = (value.ndim, len(encoded), GGML_TYPES[kind], *value.shape[::-1])
     file.write(struct.pack(f"<{len(header)}i", *header) + encoded)
     if kind == "q8_0":
-        blocks = value.reshape(-1, GGML_BLOCK)
+        blocks = value.reshape(-1, 32)
         scales = np.abs(blocks).max(1, keepdims=True) / 127
         integers = np.round(blocks / np.where(scales > 0, scales, 1)).astype(np.int8)
         packed = np.concatenate([scales.astype(np.float16).view(np.int8), integers], axis=1)
@@ -147,109 +136,81 @@ def _write_tensor(file: BinaryIO, name: str, value: NDArray[np.float32], mode: s
         file.write(value.astype(np.float16 if kind == "f16" else np.float32).tobytes())
 
 
-class OpenAIWhisperPeer(Transcriber):
-    """A loaded model of openai-whisper.
+def load_openai(directory: Path, threads: int, *, way: Way, num_beams: int) -> Transcriber:
+    """Load a model into openai-whisper; beams are of other ways than the greedy one."""
+    import torch
 
-    Args:
-        num_beams: number of beams, unless the way is greedy
-    """
+    from dragoman.runtime.audio import read_audio
 
-    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
-        self._model = import_library("whisper").load_model(str(directory / OPENAI_FILE), "cpu")
-        beams = {"beam_size": num_beams} if num_beams > 1 else {}
-        self._options: dict[str, Any] = {"temperature": TEMPERATURES, "best_of": 5, **beams}
-        if way == "greedy":
-            self._options = {
-                "temperature": 0.0,
-                "condition_on_previous_text": False,
-                "without_timestamps": True,
-            }
-
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe with `Whisper.transcribe`."""
-        from dragoman.runtime.audio import read_audio
-
-        found = self._model.transcribe(
-            read_audio(clip), language=LANGUAGE, fp16=False, verbose=None, **self._options
-        )
-        return str(found["text"]).strip()
+    torch.set_num_threads(threads)
+    model = import_library("whisper").load_model(str(directory / OPENAI_FILE), "cpu")
+    options: dict[str, Any] = {"temperature": TEMPERATURES, "best_of": 5}
+    if way == "greedy":
+        options = {"temperature": 0.0, "condition_on_previous_text": False}
+        options["without_timestamps"] = True
+    elif num_beams > 1:
+        options["beam_size"] = num_beams
+    options |= {"language": LANGUAGE, "fp16": False, "verbose": None}
+    return Transcriber(lambda clip: model.transcribe(read_audio(clip), **options)["text"].strip())
 
 
-class WhisperCppPeer(Transcriber):
-    """A loaded model of whisper.cpp. See `OpenAIWhisperPeer`."""
+def load_whisper_cpp(directory: Path, threads: int, *, way: Way, num_beams: int) -> Transcriber:
+    """Load a model into whisper.cpp, like `load_openai`."""
+    from dragoman.runtime.audio import read_audio
 
-    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
-        library = import_library("pywhispercpp.model")
-        # By default, a call forgets the text of the one before.
-        options: dict[str, Any] = {"suppress_nst": True}
-        if way == "greedy":
-            options |= {"no_timestamps": True, "temperature_inc": 0.0}
-        elif num_beams > 1:
-            options["beam_search"] = {"beam_size": num_beams, "patience": -1.0}
-        self._model = library.Model(
-            str(directory / GGML_FILE),
-            params_sampling_strategy=int("beam_search" in options),
-            redirect_whispercpp_logs_to=None,
-            n_threads=threads,
-            language=LANGUAGE,
-            print_progress=False,
-            **options,
-        )
-
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe with `whisper_full`."""
-        from dragoman.runtime.audio import read_audio
-
-        return " ".join(segment.text for segment in self._model.transcribe(read_audio(clip)))
+    # By default, a call forgets the text of the one before.
+    options: dict[str, Any] = {"suppress_nst": True}
+    if way == "greedy":
+        options |= {"no_timestamps": True, "temperature_inc": 0.0}
+    elif num_beams > 1:
+        options["beam_search"] = {"beam_size": num_beams, "patience": -1.0}
+    model = import_library("pywhispercpp.model").Model(
+        str(directory / GGML_FILE),
+        params_sampling_strategy=int("beam_search" in options),
+        redirect_whispercpp_logs_to=None,
+        n_threads=threads,
+        language=LANGUAGE,
+        print_progress=False,
+        **options,
+    )
+    return Transcriber(lambda clip: " ".join(s.text for s in model.transcribe(read_audio(clip))))
 
 
-class TransformersWhisperPeer(Transcriber):
-    """A loaded model of transformers. See `OpenAIWhisperPeer`."""
+def load_transformers(directory: Path, threads: int, *, way: Way, num_beams: int) -> Transcriber:
+    """Load a model into transformers, like `load_openai`; long clips are decoded sequentially."""
+    import torch
 
-    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
-        import torch
+    from dragoman.runtime.audio import read_audio
 
-        torch.set_num_threads(threads)
-        library = import_library("transformers")
-        library.logging.set_verbosity_error()
-        self._model = library.WhisperForConditionalGeneration.from_pretrained(directory).eval()
-        self._features = library.AutoFeatureExtractor.from_pretrained(directory)
-        self._tokenizer = library.AutoTokenizer.from_pretrained(directory)
-        self._reading: dict[str, Any] = {}
-        self._options: dict[str, Any] = {"num_beams": 1, "do_sample": False}
-        if way != "greedy":
-            self._reading = {"truncation": False, "padding": "longest"}
-            self._options = {
-                "num_beams": num_beams,
-                "return_timestamps": True,
-                "temperature": TEMPERATURES,
-                "compression_ratio_threshold": COMPRESSION_OF_TOKENS,
-                "logprob_threshold": -1.0,
-                "no_speech_threshold": 0.6,
-                "condition_on_prev_tokens": True,
-            }
-        if self._model.generation_config.is_multilingual:
-            self._options |= {"language": LANGUAGE, "task": "transcribe"}
+    torch.set_num_threads(threads)
+    library = import_library("transformers")
+    library.logging.set_verbosity_error()
+    model = library.WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    extract = library.AutoFeatureExtractor.from_pretrained(directory)
+    tokenizer = library.AutoTokenizer.from_pretrained(directory)
+    options: dict[str, Any] = {"num_beams": 1, "do_sample": False}
+    if way != "greedy":
+        options = {
+            "num_beams": num_beams,
+            "return_timestamps": True,
+            "temperature": TEMPERATURES,
+            "compression_ratio_threshold": COMPRESSION_OF_TOKENS,
+            "logprob_threshold": -1.0,
+            "no_speech_threshold": 0.6,
+            "condition_on_prev_tokens": True,
+        }
+    if model.generation_config.is_multilingual:
+        options |= {"language": LANGUAGE, "task": "transcribe"}
+    reading = {"sampling_rate": extract.sampling_rate, "return_tensors": "pt"}
+    reading["return_attention_mask"] = True
+    uncut = {"truncation": False, "padding": "longest"} if way != "greedy" else {}
 
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe with `WhisperForConditionalGeneration.generate`, long clips sequentially."""
-        import torch
-
-        from dragoman.runtime.audio import read_audio
-
-        audio, rate = read_audio(clip), self._features.sampling_rate
-        reading = self._reading if len(audio) > self._features.n_samples else {}
-        inputs = self._features(
-            audio,
-            sampling_rate=rate,
-            return_tensors="pt",
-            return_attention_mask=True,
-            **reading,
-        )
+    def transcribe(clip: Path) -> str:
+        audio = read_audio(clip)
+        inputs = extract(audio, **reading, **(uncut if len(audio) > extract.n_samples else {}))
         with torch.inference_mode():
-            rows = self._model.generate(**inputs, **self._options)
-        (text,) = self._tokenizer.batch_decode(rows, skip_special_tokens=True)
+            rows = model.generate(**inputs, **options)
+        (text,) = tokenizer.batch_decode(rows, skip_special_tokens=True)
         return str(text).strip()
+
+    return Transcriber(transcribe)

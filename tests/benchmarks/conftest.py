@@ -2,6 +2,7 @@
 other tools run where those are installed: `make test-peers`."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,16 @@ PEERS = (
     "test_peers.py",
 )
 collect_ignore = [] if find_spec("ctranslate2") else [*PEERS]
+
+
+@pytest.fixture(scope="session")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of random weights and 200 tokens."""
+    from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
+
+    directory = tmp_path_factory.mktemp("marian")
+    write_random_text_model("tiny", directory, vocab_size=200)
+    return directory
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.benchmarks.compare.record import Circumstances
 from dragoman.benchmarks.processes import HERE, Interpreter
 from dragoman.errors import DragomanError
 
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
 OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
 """The environment of `peers-openvino`, which `make test-peers` sets up."""
 OPENVINO = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
+
+
+CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
+
+
+def compared(*words: object) -> str:
+    """The output of the command, which succeeds."""
+    from click.testing import CliRunner
+
+    from dragoman.benchmarks.compare.__main__ import main
+
+    outcome = CliRunner().invoke(main, [str(word) for word in words])
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
 
 
 def prepare_nothing(checkpoint: Path, directory: Path) -> Path:

@@ -19,7 +19,7 @@ from dragoman.benchmarks.compare.contenders.encoding import (
     pieces,
     queue,
 )
-from dragoman.benchmarks.compare.record import Circumstances, as_record
+from dragoman.benchmarks.compare.record import as_record
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
 from dragoman.benchmarks.compare.tasks.encoding import (
     check_vectors,
@@ -32,8 +32,9 @@ from dragoman.benchmarks.compare.tasks.encoding import (
 )
 from dragoman.benchmarks.processes import ProcessError
 
+from .doubles import CIRCUMSTANCES
+
 PROSE = "a dragoman was an interpreter between languages"
-CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
 
 
 @pytest.fixture

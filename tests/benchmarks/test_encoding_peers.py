@@ -64,7 +64,7 @@ def test_encoders(checkpoint: Path, tmp_path: Path) -> None:
         Run(tmp_path, only=sorted(selected)),
         everyone,
         [calls(prose, tokenizer, 9, 1), calls(prose, tokenizer, 21, 3)],
-        checkpoint,
+        checkpoint=checkpoint,
         threads=[1],
         rounds=1,
     )

@@ -22,19 +22,23 @@ from dragoman.benchmarks.compare.contenders.text import (
     load_as_many_rows,
     load_bundle,
 )
-from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
+from dragoman.benchmarks.compare.record import as_record, command_line
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
-from dragoman.benchmarks.compare.tasks.decoding import check_lengths, costs_of, measurements_of
-from dragoman.benchmarks.compare.tasks.decoding_report import documentation, standings
+from dragoman.benchmarks.compare.tasks.decoding import (
+    check_lengths,
+    costs_of,
+    documentation,
+    measurements_of,
+    standings,
+)
 from dragoman.benchmarks.compare.tasks.floor import Pace
 from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.compare.tasks.speech import Round, figures
-from dragoman.benchmarks.peers.interface import Batch, Stages
+from dragoman.benchmarks.peers.interface import Batch, Stages, Transcriber
 from dragoman.benchmarks.processes import ProcessError
 
 from ..small_bundle import small_bundle
-
-CIRCUMSTANCES = Circumstances("a machine", 0.5, {"dragoman": "0"}, "2026-01-01", "a command")
+from .doubles import CIRCUMSTANCES, compared
 
 
 def contender(name: str, *, fp32: bool = False, peer: bool = False) -> TextContender:
@@ -143,19 +147,13 @@ def test_rows_of_other_lengths(rows: list[list[int]]) -> None:
         check_lengths(Batch([[7], [8]], 2), rows)
 
 
-class Parrot:
-    """Transcribes each clip to its name, in times that are known."""
-
-    def transcribe(self, clip: Path) -> str:
-        return clip.name
-
-    def stages(self, clip: Path) -> Stages:
-        return Stages(encoder=0.25, decoder=0.5, tokens=len(clip.name))
+PARROT = Transcriber(lambda clip: clip.name, lambda clip: Stages(0.25, 0.5, len(clip.name)))
+"""Transcribes each clip to its name, in times that are known."""
 
 
 def test_speech() -> None:
     clips = {Path("yes"): "yes", Path("maybe"): "no"}
-    transcripts = load_transcriber(Path(), 1, load=lambda *given, **options: Parrot())(list(clips))
+    transcripts = load_transcriber(Path(), 1, load=lambda *given, **options: PARROT)(list(clips))
     assert [t.text for t in transcripts] == ["yes", "maybe"]
     first = Round.of(list(clips), [t._replace(seconds=0.5) for t in transcripts])
     assert (first.seconds, first.encoder, first.decoder) == (1.0, 0.5, 1 / 8)
@@ -249,18 +247,13 @@ def test_committed_records_can_be_shown_drawn_and_tabulated(
     assert record["command"] in shown
     if task.picture is not None:
         assert all(axes.has_data() for axes in task.picture(record).axes)
-    outcome = CliRunner().invoke(main, ["tables", task.name, str(RESULTS / f"{name}.json")])
-    assert outcome.exit_code == 0, outcome.output
-    assert outcome.output.startswith("| ")
+    assert compared("tables", task.name, RESULTS / f"{name}.json").startswith("| ")
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_help(name: str) -> None:
-    outcome = CliRunner().invoke(main, [name, "--help"])
-    assert outcome.exit_code == 0, outcome.output
-    assert "--output" in outcome.output
-    listed = CliRunner().invoke(main, ["--help"]).output
-    assert name in listed
+    assert "--output" in compared(name, "--help")
+    assert name in compared("--help")
 
 
 NO_ABACUS = "--only: expected part of a contender's name, found abacus"

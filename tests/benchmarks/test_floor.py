@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from dragoman.benchmarks.compare.contenders.text import Workload
-from dragoman.benchmarks.compare.record import Circumstances, as_record
-from dragoman.benchmarks.compare.tasks.decoding_report import reached
+from dragoman.benchmarks.compare.record import as_record
+from dragoman.benchmarks.compare.tasks.decoding import reached
 from dragoman.benchmarks.compare.tasks.floor import Pace, best_pace, floors, measure_pace
 from dragoman.benchmarks.compare.tasks.greedy import record_of
 from dragoman.benchmarks.models.shapes import SHAPES
 
-CIRCUMSTANCES = Circumstances("a machine", 0.5, {"numpy": "2"}, "2026-01-01", "a command")
+from .doubles import CIRCUMSTANCES
+
 TINY = SHAPES["tiny"]  # 2 layers of 64, inner 128
 CASE = ("contender", "threads", "batch_size")
 PACE = Pace(1, 1.0, {"fp32": 2.0, "int8": 8.0})

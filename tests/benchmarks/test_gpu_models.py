@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from dragoman import runtime
 from dragoman.benchmarks import latency
-from dragoman.benchmarks.compare.__main__ import main
 from dragoman.benchmarks.compare.contenders.gpu import engine_sizes, prepare_engines
 from dragoman.benchmarks.compare.contenders.text import Workload
 from dragoman.benchmarks.compare.task import Run
@@ -35,19 +34,12 @@ from dragoman.runtime.format.manifest import Profile, Range, TensorRTEngines
 
 from ..device_double import DoubleDevice
 from ..provider_double import opened
+from .doubles import compared
 
 transformers: Any = importlib.import_module("transformers")
 
 CLIPS = Path(__file__).parents[1] / "real" / "clips"
-SMALL_WHISPER = shapes.WHISPER_TINY_EN | {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-}
+SMALL_WHISPER = shapes.WHISPER_TINY_EN | shapes.stacks(16, 1, 2, 24)
 """Vocabulary, mel bins and positions are those of the real one."""
 
 SUMMARIES = Workload((3,), 9, 4, (1, 199), (1,), 1, longest_source=21)
@@ -119,10 +111,8 @@ def test_the_shape_of_bart_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(floor, name, small)
     options = "greedy --shape bart-tiny --batch-size 3 --rounds 1 --no-quality --threads 2"
     options += " --source-length 9 --longest-source 21 --new-tokens 4"
-    command = [*options.split(), "--only", "Dragoman fp32", "--output", str(tmp_path)]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
-    assert "source 9 to 21, 4 new tokens" in " ".join(result.output.split())
+    output = compared(*options.split(), "--only", "Dragoman fp32", "--output", tmp_path)
+    assert "source 9 to 21, 4 new tokens" in " ".join(output.split())
     assert (given["model_type"], given["vocab_size"]) == ("bart", 264)
     expected = Workload((3,), 9, 4, (1, 263), (1,), 1, longest_source=21)
     assert given["workload"].batch(3).sources == expected.batch(3).sources

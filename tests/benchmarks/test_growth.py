@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from dragoman.benchmarks.compare.__main__ import TASKS, main
+from dragoman.benchmarks.compare.__main__ import TASKS
 from dragoman.benchmarks.compare.picture_style import MARKERS, write
-from dragoman.benchmarks.compare.record import Circumstances, as_record
+from dragoman.benchmarks.compare.record import as_record
 from dragoman.benchmarks.compare.rounds import Contender, Failure, unchanged
 from dragoman.benchmarks.compare.task import Run
 from dragoman.benchmarks.compare.tasks import growth
@@ -28,13 +27,18 @@ from dragoman.benchmarks.compare.tasks.growth import (
 )
 from dragoman.benchmarks.peers.interface import Batch, Rows
 
-from .doubles import load_ending_early, load_sevens, load_short_of_memory
+from .doubles import (
+    CIRCUMSTANCES,
+    compared,
+    load_ending_early,
+    load_sevens,
+    load_short_of_memory,
+)
 
 SERIES = {
     "by_batch": [Point(1, 6), Point(2, 6), Point(4, 6)],
     "by_source": [Point(2, 3), Point(2, 6), Point(2, 9)],
 }
-WHERE = Circumstances("a machine", 0.5, {}, "2026-01-31", "python -m this")
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +131,7 @@ def a_record() -> dict[str, Any]:
         **{name: series(points) for name, points in SERIES.items()},
         "failures": [Failure("abacus", "no beads")],
     }
-    return as_record(figures, WHERE)
+    return as_record(figures, CIRCUMSTANCES)
 
 
 def test_a_picture_has_all_contenders(tmp_path: Path) -> None:
@@ -165,8 +169,7 @@ SMALL = ["growth", "--shape", "tiny", "--vocab-size", "60", "--rounds", "1", "--
 def test_the_command_writes_a_record_and_a_picture(tmp_path: Path) -> None:
     options = ["--batch-size", "2", "--batch-size", "1", "--source-length", "4"]
     options += ["--new-tokens", "3", "--only", "Dragoman int8", "--output", str(tmp_path)]
-    outcome = CliRunner().invoke(main, [*SMALL, *options])
-    assert outcome.exit_code == 0, outcome.output
+    compared(*SMALL, *options)
     record = json.loads((tmp_path / "growth-tiny-1-threads.json").read_text("utf-8"))
     assert [(m["batch_size"], m["source_length"]) for m in record["by_batch"]] == [(1, 32), (2, 32)]
     (found,) = record["by_source"]

@@ -29,6 +29,8 @@ from dragoman.benchmarks.compare.tasks.training import TRAINING
 from dragoman.benchmarks.processes import HERE, Interpreter, ProcessError, call_in
 from dragoman.errors import DragomanError
 
+from .doubles import prepare_nothing
+
 Doubler = Callable[[int], tuple[int, int, float]]
 """A number -> its double, the process that computed it, and when."""
 
@@ -65,10 +67,6 @@ def load_dying(directory: Path, threads: int) -> Doubler:
 
 def load_nothing(directory: Path, threads: int) -> Doubler:
     raise OSError("no such model")
-
-
-def prepare_nothing(checkpoint: Path, directory: Path) -> Path:
-    raise DragomanError("expected another checkpoint")
 
 
 def prepare_copy(checkpoint: Path, directory: Path) -> Path:

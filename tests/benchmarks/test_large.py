@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from dragoman import DragomanError
-from dragoman.benchmarks.compare.__main__ import main
 from dragoman.benchmarks.compare.contenders.text import TextContender
 from dragoman.benchmarks.compare.rounds import Contender
 from dragoman.benchmarks.compare.tasks import large
 
-from .doubles import load_ending_early, load_sevens
+from .doubles import compared, load_ending_early, load_sevens
 
 MEGABYTE = 10**6
 
@@ -48,8 +46,7 @@ def test_the_command_measures_builds_and_turns(
     monkeypatch.setattr(large, "contenders", doubles)
     monkeypatch.setattr(large, "TURN_SECONDS", 0.0)
     given = ["--shape", "nllb-tiny", "--rounds", "2", "--new-tokens", "5", "--batch-size", "3"]
-    result = CliRunner().invoke(main, ["large", *given, "--output", str(tmp_path)])
-    assert result.exit_code == 0, result.output
+    compared("large", *given, "--output", tmp_path)
     record = json.loads((tmp_path / "large-nllb-tiny-2-threads.json").read_text("utf-8"))
     ours, theirs = record["contenders"]
     assert [ours["contender"], theirs["contender"]] == ["ours", "theirs"]
@@ -62,10 +59,8 @@ def test_the_command_measures_builds_and_turns(
     reasons = {failure["contender"]: failure["reason"] for failure in record["failures"]}
     assert reasons["refusing"] == "building: too large"
     assert reasons["early"].startswith("decoding: expected 3 rows of 5 new tokens")
-    stored = CliRunner().invoke(
-        main, ["tables", "large", str(tmp_path / "large-nllb-tiny-2-threads.json")]
-    )
-    assert "| ours |" in stored.output and "ms/step, batch 3" in stored.output
+    stored = compared("tables", "large", tmp_path / "large-nllb-tiny-2-threads.json")
+    assert "| ours |" in stored and "ms/step, batch 3" in stored
 
 
 def test_who_takes_part() -> None:

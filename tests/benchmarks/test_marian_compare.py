@@ -13,7 +13,6 @@ from dragoman.benchmarks.compare.contenders import text as c
 from dragoman.benchmarks.compare.rounds import unchanged
 from dragoman.benchmarks.compare.task import Run
 from dragoman.benchmarks.compare.tasks.decoding import measure_decoding
-from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.benchmarks.peers.interface import Batch
 from dragoman.benchmarks.processes import ProcessError
 
@@ -24,14 +23,7 @@ WORKLOAD = c.Workload(
 )
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("marian")
-    write_random_text_model("tiny", directory, vocab_size=200)
-    return directory
-
-
-def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> None:
+def test_failures_are_named_and_left_out(marian: Path, tmp_path: Path) -> None:
     [good] = c.dragoman_contenders(c.load_bundle, [c.BundleKind("good", "neutral", "fp32")])
     [unknown] = c.dragoman_contenders(c.load_bundle, [c.BundleKind("unknown", "moon", "fp32")])
     not_a_bundle = c.TextContender("no bundle", unchanged, c.load_bundle)
@@ -39,7 +31,7 @@ def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> No
     run = Run(tmp_path, only=["good", "unknown", "no bundle", "no torch"])
     chosen = run.chosen([c.reference(c.load_reference), unknown, not_a_bundle, no_torch, good])
     assert [contender.timed for contender in chosen] == [False, True, True, True, True]
-    figures = measure_decoding(run, chosen, WORKLOAD, checkpoint)
+    figures = measure_decoding(run, chosen, WORKLOAD, marian)
     failures = figures["failures"]
     assert [failure.contender for failure in failures] == ["unknown", "no bundle", "no torch"]
     assert "moon" in failures[0].reason

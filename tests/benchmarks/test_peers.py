@@ -3,6 +3,7 @@ reference does, all of them for exactly as many steps."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from dragoman.benchmarks.compare.contenders.text import CTRANSLATE2, Workload, t
 from dragoman.benchmarks.compare.record import Row
 from dragoman.benchmarks.compare.task import Run
 from dragoman.benchmarks.compare.tasks.decoding import measure_decoding
-from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 
 from .doubles import OPENVINO, OPENVINO_PYTHON
 
@@ -20,17 +20,10 @@ pytestmark = pytest.mark.peers
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("marian")
-    write_random_text_model("tiny", directory, vocab_size=200)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ending(marian: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that would always end at once: its end token is far more probable than any other."""
     directory = tmp_path_factory.mktemp("ending")
-    write_random_text_model("tiny", directory, vocab_size=200)
+    shutil.copytree(marian, directory, dirs_exist_ok=True)
     file = directory / "model.safetensors"
     weights = load_file(file)
     weights["final_logits_bias"][0, 0] = 50.0
@@ -68,9 +61,9 @@ def test_hugging_face_optimum_and_ctranslate2(num_beams: int, ending: Path, tmp_
 
 
 def test_ctranslate2_has_the_same_beams_where_no_end_is_probable(
-    checkpoint: Path, tmp_path: Path
+    marian: Path, tmp_path: Path
 ) -> None:
-    assert not differing(measured((CTRANSLATE2,), 4, checkpoint, tmp_path))
+    assert not differing(measured((CTRANSLATE2,), 4, marian, tmp_path))
 
 
 @pytest.mark.skipif(OPENVINO_PYTHON is None, reason="DRAGOMAN_OPENVINO_PYTHON is not set")

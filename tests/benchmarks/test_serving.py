@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.compare.contenders.queue import Arrangement
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
+    ServedTool,
+    ServerKind,
     highest,
     in_time,
     point_of,
     search,
+    served_tool,
     standings,
 )
 from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
@@ -30,13 +32,12 @@ from dragoman.benchmarks.compare.serving.soak import (
     ATTEMPT_SECONDS,
     OPTIONS,
     Clients,
-    Received,
     problems,
     saturation,
     streamed_result,
 )
-from dragoman.benchmarks.compare.serving.workloads import ServedTool, ServerKind, served_tool
 from dragoman.benchmarks.processes import ProcessError
+from dragoman.runtime.serving.arrangement import Arrangement
 
 UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
 
@@ -187,19 +188,18 @@ def test_a_server_is_saturated_when_it_refuses() -> None:
     """One that answers 300 requests a second, after a second."""
     requested: list[float] = []
 
-    def flood(rate: float) -> list[Received]:
+    def flood(rate: float) -> list[tuple[float, int]]:
         requested.append(rate)
         arrivals = np.arange(0.0, ATTEMPT_SECONDS, 1 / rate)
         if rate <= 300:
-            return [Received(at, 200) for at in arrivals]
+            return [(at, 200) for at in arrivals]
         answered = np.arange(1.0, ATTEMPT_SECONDS + 0.5, 1 / 300)
-        refused = arrivals[160::4]
-        return [*(Received(at, 200) for at in answered), *(Received(at, 429) for at in refused)]
+        return [*((at, 200) for at in answered), *((at, 429) for at in arrivals[160::4])]
 
     assert saturation(flood) == pytest.approx(300, rel=0.01)
     assert requested == [50.0, 100.0, 200.0, 400.0]
     with pytest.raises(ProcessError, match="requests a second to be refused"):
-        saturation(lambda rate: [Received(ATTEMPT_SECONDS / 2, 200)])
+        saturation(lambda rate: [(ATTEMPT_SECONDS / 2, 200)])
 
 
 STREAM = """data: {"id": 3, "text": "A", "log_probability": -0.5, "is_end": false}
@@ -236,7 +236,7 @@ def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
             return web.Response(text=f"event: end\ndata: {json.dumps(result)}\n\n")
         return web.json_response({"results": [result]})
 
-    async def flooded() -> tuple[Clients, list[Received]]:
+    async def flooded() -> tuple[Clients, list[tuple[float, int]]]:
         app = web.Application()
         app.router.add_post("/v1/generate", generate)
         expected = [[{"text": "", "tokens": []}] for _ in OPTIONS]

@@ -9,22 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from dragoman.benchmarks.compare.__main__ import main
-from dragoman.benchmarks.compare.contenders.queue import (
-    Arrangement,
-    Share,
-    arrangements,
-    deal,
-    load_bundle,
-)
+from dragoman.benchmarks.arrangement import arrangements
+from dragoman.benchmarks.compare.contenders.queue import Share, load_bundle
 from dragoman.benchmarks.compare.contenders.text import LONGEST_OUTPUT, draw_sources
 from dragoman.benchmarks.compare.contenders.variants import prepared_with_shortlist
 from dragoman.benchmarks.compare.rounds import Contender, unchanged
 from dragoman.benchmarks.compare.task import Run
-from dragoman.benchmarks.compare.tasks.throughput import measure_throughput, ratios_of
+from dragoman.benchmarks.compare.tasks.throughput import deal, measure_throughput, ratios_of
 from dragoman.benchmarks.models.random_checkpoint import write_ending_text_model
 from dragoman.benchmarks.peers.hugging_face import until_the_end
 from dragoman.export import export_bundle
@@ -32,9 +25,10 @@ from dragoman.export.families.bart import LOGITS_BIAS
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import greedy_cached
 from dragoman.runtime import load
+from dragoman.runtime.serving.arrangement import Arrangement
 
 from ..small_bundle import small_bundle
-from .doubles import load_counting, load_failing, load_losing_rows
+from .doubles import compared, load_counting, load_failing, load_losing_rows
 
 
 def test_sources_are_the_same_at_every_call() -> None:
@@ -97,7 +91,7 @@ def test_tools_take_turns_after_each_has_tried_all_arrangements(tmp_path: Path) 
         assert each["best_peer"] == "two"
     in_turns = [stage for stage in stages if "round" in stage]
     assert in_turns == [f"queue, round {number} of 3" for number in range(4)]
-    assert stages.index(in_turns[0]) > stages.index("two: 2 x 1, 8 at once")
+    assert stages.index(in_turns[0]) > stages.index("two: 2 x 1, 8 rows")
 
 
 def test_ratios_by_hand() -> None:
@@ -186,9 +180,7 @@ def test_hugging_face_decodes_sources_of_several_lengths() -> None:
 
 def test_the_command_writes_a_record(tmp_path: Path) -> None:
     options = "--shape tiny --vocab-size 60 --sentences 6 --rounds 1 --cores 1 --batch-size 4"
-    words = ["throughput", *options.split(), "--only", "Dragoman int8", "--output", str(tmp_path)]
-    outcome = CliRunner().invoke(main, words)
-    assert outcome.exit_code == 0, outcome.output
+    compared("throughput", *options.split(), "--only", "Dragoman int8", "--output", tmp_path)
     record = json.loads((tmp_path / "throughput-tiny-1-cores.json").read_text("utf-8"))
     (found,) = record["tools"]
     assert found["arrangement"] == [1, 1, 4]

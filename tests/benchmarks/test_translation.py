@@ -22,6 +22,8 @@ from dragoman.reference_model.recipes import (
     run_recipe,
 )
 
+from .doubles import compared
+
 ANIMALS = ("cat", "dog", "otter", "mouse", "finch")
 FOOD = {"bread": "brot", "cheese": "käse", "nuts": "nüsse", "fish": "fisch"}
 
@@ -134,23 +136,9 @@ def test_texts_are_scored_with_their_case() -> None:
 def test_the_command_records_every_precision_and_strategy(
     checkpoint: Path, data: Path, tmp_path: Path
 ) -> None:
-    options = [
-        "--precision",
-        "fp32",
-        "--precision",
-        "int8",
-        "--beams",
-        "1",
-        "--beams",
-        "2",
-        "--threads",
-        "1",
-    ]
-    folders = ["--data", str(data), "--output", str(tmp_path / "results")]
-    done = CliRunner().invoke(
-        main, ["translation", str(checkpoint), *folders, *options, "--threads", "1"]
-    )
-    assert done.exit_code == 0, done.output
+    options = "--precision fp32 --precision int8 --beams 1 --beams 2 --threads 1"
+    folders = ["--data", data, "--output", tmp_path / "results"]
+    output = compared("translation", checkpoint, *folders, *options.split())
     path = tmp_path / "results" / "translation-multi30k-en-de.json"
     curve = path.with_suffix(".png").read_bytes()
     assert curve == (checkpoint / "curve.png").read_bytes()
@@ -165,7 +153,7 @@ def test_the_command_records_every_precision_and_strategy(
     assert all(figure["sentences"] == 7 for figure in record["figures"])
     assert [figure["published"] for figure in record["figures"][::2]][:3] == [41.02, 33.36, 29.88]
     assert record["training"]["history"][0]["epoch"] == 1
-    assert "2 beams" in done.output and "41.02" in done.output
+    assert "2 beams" in output and "41.02" in output
 
 
 def test_a_recipe_with_its_own_held_out_data(checkpoint: Path) -> None:

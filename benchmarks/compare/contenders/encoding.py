@@ -35,11 +35,8 @@ ON_OPENVINO = tuple(
     BundleKind(f"{DRAGOMAN} openvino {precision}", "openvino", precision)
     for precision in ("fp32", "int8")
 )
-"""Bundles that OpenVINO runs."""
 EMBEDDING_ONLY = ("fastembed", "Optimum-ONNX")
 """Tools that do not take part in reranking."""
-MEASURED = "measured"
-"""The name under which fastembed knows the model."""
 
 Vectors = NDArray[np.float32]
 
@@ -61,11 +58,9 @@ class Calls(NamedTuple):
         return case_name(self.length, self.batch_size)
 
 
-def case_name(length: int | None, batch_size: int) -> str:
+def case_name(length: int | None, size: int) -> str:
     """Return the name of a work item."""
-    if length is None:
-        return f"queue of {batch_size:,} texts"
-    return f"{length} tokens, batch {batch_size}"
+    return f"queue of {size:,} texts" if length is None else f"{length} tokens, batch {size}"
 
 
 EncodingContender = Contender[Calls, Vectors]
@@ -101,10 +96,8 @@ def pieces(
 ) -> Iterator[Text]:
     """Yield successive texts of exactly `lengths` tokens, each from the beginning of a word.
 
-    The lengths include special tokens. Each pass over the prose starts one token later.
-
-    Args:
-        query: the first of two texts, whose tokens the lengths include; empty: there is one text
+    The lengths include special tokens, and those of a query that is the first of two texts. Each
+    pass over the prose starts one token later.
     """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
     words, spans = encoding.word_ids, encoding.offsets
@@ -140,47 +133,30 @@ def contenders(
 
     The reference is sentence-transformers with PyTorch in fp32, which is also a contender under its
     own name.
-
-    Args:
-        calibration: calibration texts, which are not measured
-        openvino_in: interpreter with Optimum-Intel and sentence-transformers
-        rerank: whether pairs are scored
     """
     from ...peers import optimum_onnx
     from ...peers import sentence_transformers as library
 
     tools = partial(peers, adapt=load_to_perform)
-    with_torch = partial(tools, needs_torch=True)
     prepare_graph, name = partial(optimum_onnx.prepare, kind=None), "sentence-transformers"
     adapt = partial(load_to_perform, queue={"batch_size": QUEUE_BATCH})
-    library_tools = partial(with_torch, adapt=adapt)
+    theirs = partial(peers, adapt=adapt, needs_torch=True)
+    with_optimum = prepare_graph, optimum_onnx.load_encoder
+    ours = partial(load_to_perform, load=load_bundle, queue={})
+    calibrated = partial(openvino.prepare_encoder, calibration=calibration)
+    in_library = partial(library.prepare_openvino, calibration=calibration)
+    other: dict[str, Any] = {"interpreter": openvino_in}
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
-        *dragoman_contenders(
-            partial(load_to_perform, load=load_bundle, queue={}),
-            (*BUNDLES, *ON_OPENVINO),
-            calibration=calibration,
-        ),
+        *dragoman_contenders(ours, (*BUNDLES, *ON_OPENVINO), calibration=calibration),
         *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
         # For variants of the graph, one tool is enough.
         *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
-        *with_torch("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
-        *tools(
-            "OpenVINO",
-            openvino.MODES,
-            partial(openvino.prepare_encoder, calibration=calibration),
-            openvino.load_encoder,
-            interpreter=openvino_in,
-        ),
-        *library_tools(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
-        *library_tools(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
-        *library_tools(
-            f"{name} OpenVINO",
-            openvino.MODES,
-            partial(library.prepare_openvino, calibration=calibration),
-            library.load_openvino,
-            interpreter=openvino_in,
-        ),
+        *tools("Optimum-ONNX", library.ONNX_MODES, *with_optimum, needs_torch=True),
+        *tools("OpenVINO", openvino.MODES, calibrated, openvino.load_encoder, **other),
+        *theirs(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
+        *theirs(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
+        *theirs(f"{name} OpenVINO", openvino.MODES, in_library, library.load_openvino, **other),
     ]
     return [c for c in everyone if not (rerank and c.name.startswith(EMBEDDING_ONLY))]
 
@@ -202,17 +178,10 @@ def load_bundle(directory: Path, threads: int) -> Encode:
 
 
 def load_onnxruntime(directory: Path, threads: int) -> Encode:
-    """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, without PyTorch.
-
-    Only tokenization and pooling are added, the minimum for an encoder-only model. All
-    optimizations are on, which is the default.
-    """
+    """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, with only mean pooling added."""
     library = interface.import_library("onnxruntime")
-    session = library.InferenceSession(
-        str(directory / "model.onnx"),
-        interface.session_options(threads),
-        providers=["CPUExecutionProvider"],
-    )
+    given = str(directory / "model.onnx"), interface.session_options(threads)
+    session = library.InferenceSession(*given, providers=["CPUExecutionProvider"])
     names = [put.name for put in session.get_inputs()]
     tokenize = interface.load_tokenizer(directory)
 
@@ -229,20 +198,17 @@ def load_fastembed(directory: Path, threads: int) -> Encode:
     library = interface.import_library("fastembed")
     description = interface.import_library("fastembed.common.model_description")
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    name = "measured"
     library.TextEmbedding.add_custom_model(
-        MEASURED,
+        name,
         pooling=description.PoolingType.MEAN,
         normalization=True,
-        sources=description.ModelSource(hf=MEASURED),  # never downloaded
+        sources=description.ModelSource(hf=name),  # never downloaded
         dim=config["hidden_size"],
         model_file="model.onnx",
     )
-    model = library.TextEmbedding(MEASURED, threads=threads, specific_model_path=str(directory))
-
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.stack(list(model.embed(texts, batch_size=len(texts))))
-
-    return encode
+    model = library.TextEmbedding(name, threads=threads, specific_model_path=str(directory))
+    return lambda texts: np.stack(list(model.embed(texts, batch_size=len(texts))))
 
 
 def load_to_perform(
@@ -254,8 +220,7 @@ def load_to_perform(
 ) -> Perform[Calls, Vectors]:
     """Load a tool that runs the calls of a work item.
 
-    Args:
-        queue: keyword arguments of the call for a queue, of a tool that forms batches itself
+    A tool that forms batches itself has keyword arguments of the call for a `queue`.
     """
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # for the tokenizers of all tools
     encode = load(directory, threads)
@@ -266,8 +231,7 @@ def load_to_perform(
         (texts,) = calls.texts
         if queue is not None:
             return encode(texts, **queue)
-        return np.stack(
-            interface.in_batches(encode, texts, QUEUE_BATCH, lambda text: len("".join(text)))
-        )
+        sized = partial(interface.in_batches, size=lambda text: len("".join(text)))
+        return np.stack(sized(encode, texts, QUEUE_BATCH))
 
     return perform

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.table import BACKENDS
@@ -15,37 +15,23 @@ from ...models.bundles import bundle_of_checkpoint, bundle_with_engines
 from ...peers import ctranslate2_runtime
 from ...peers.interface import Generate, import_library
 from ..rounds import Contender, unchanged
-from .text import TextContender, Workload, ctranslate2_translators, load_bundle, reference
-
-ENGINES = (
-    ("Dragoman RTX fp16", "tensorrt-rtx", "fp16"),
-    ("Dragoman RTX bf16", "tensorrt-rtx", "bf16"),
-    ("Dragoman RTX int8", "tensorrt-rtx", "int8"),
-    ("Dragoman RTX int4", "tensorrt-rtx", "int4"),
-    ("Dragoman TensorRT fp16", "tensorrt", "fp16"),
-    ("Dragoman TensorRT bf16", "tensorrt", "bf16"),
-)
-"""Contender, backend (which is the target too) and precision."""
+from . import text
 
 PROVIDER_PRECISIONS = next(b.precisions for b in BACKENDS if b.name == "onnxruntime-cuda") or ()
 """The precisions that ONNX Runtime's CUDA provider runs."""
 
-TORCH_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
-"""PyTorch's name of each precision."""
+TORCH_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class EngineSizes(NamedTuple):
     """The sizes of engines."""
 
     batches: tuple[Range, ...]
-    """Batch sizes of the profiles."""
     source: Range
-    """Source lengths."""
     capacity: int
-    """Maximum new tokens."""
 
 
-def engine_sizes(workload: Workload) -> EngineSizes:
+def engine_sizes(workload: text.Workload) -> EngineSizes:
     """Select engine sizes for all batches of a workload.
 
     One profile is for a single source and one for the larger batches. The largest batch is a power
@@ -61,51 +47,37 @@ def engine_sizes(workload: Workload) -> EngineSizes:
     return EngineSizes(tuple(batches), sources, workload.new_tokens)
 
 
-def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
-    """List the contenders, the reference first.
-
-    Args:
-        sizes: sizes of the engines
-    """
+def gpu_contenders(sizes: EngineSizes) -> list[text.TextContender]:
+    """List the contenders, the reference first, with engines of these sizes."""
+    half, engines = ("fp16", "bf16"), partial(prepare_engines, sizes=sizes)
+    kinds: tuple[tuple[str, str, Sequence[str], Callable[..., Path], str], ...] = (
+        ("RTX", "tensorrt-rtx", (*half, "int8", "int4"), engines, "tensorrt-rtx"),
+        ("TensorRT", "tensorrt", half, engines, "tensorrt"),
+        ("CUDA", "onnxruntime-cuda", PROVIDER_PRECISIONS, bundle_of_checkpoint, "neutral"),
+    )
     return [
-        reference(partial(load_torch, tool="PyTorch", dtype="float32")),
-        *(
-            _on_backend(name, backend, precision, partial(prepare_engines, sizes=sizes), backend)
-            for name, backend, precision in ENGINES
-        ),
-        *(
-            _on_backend(
-                f"Dragoman CUDA {p}", "onnxruntime-cuda", p, bundle_of_checkpoint, "neutral"
-            )
-            for p in PROVIDER_PRECISIONS
-        ),
+        text.reference(partial(load_torch, tool="PyTorch", mode="fp32")),
         *(
             Contender(
-                f"{tool} {precision}",
-                unchanged,
-                partial(load_torch, tool=tool, dtype=dtype),
+                f"Dragoman {name} {precision}",
+                partial(prepare, target=target, precision=precision),
+                partial(text.load_bundle, backend=backend),
                 precision=precision,
-                needs_torch=True,
-                peer=True,
             )
-            for precision, dtype in TORCH_TYPES.items()
-            for tool in ("PyTorch", "transformers", "transformers compiled")
+            for name, backend, precisions, prepare, target in kinds
+            for precision in precisions
         ),
-        *ctranslate2_translators(
-            partial(ctranslate2_runtime.load, device="cuda"), TORCH_TYPES.values()
+        *(
+            contender
+            for tool in ("PyTorch", "transformers", "transformers compiled")
+            for contender in text.peers(
+                tool, half, unchanged, partial(load_torch, tool=tool), needs_torch=True
+            )
+        ),
+        *text.ctranslate2_translators(
+            partial(ctranslate2_runtime.load, device="cuda"), ("float16", "bfloat16")
         ),
     ]
-
-
-def _on_backend(
-    name: str, backend: str, precision: str, prepare: Callable[..., Path], target: str
-) -> TextContender:
-    return Contender(
-        name,
-        partial(prepare, target=target, precision=precision),
-        partial(load_bundle, backend=backend),
-        precision=precision,
-    )
 
 
 def prepare_engines(
@@ -113,48 +85,35 @@ def prepare_engines(
 ) -> Path:
     """Export a checkpoint and build engines; see `bundle_with_engines`."""
     neutral = bundle_of_checkpoint(checkpoint, directory, target="neutral", precision="fp32")
-    return bundle_with_engines(
-        neutral, directory, target=target, precision=precision, **sizes._asdict()
-    )
+    kind: dict[str, Any] = {"target": target, "precision": precision, **sizes._asdict()}
+    return bundle_with_engines(neutral, directory, **kind)
 
 
-def load_torch(directory: Path, threads: int, *, tool: str, dtype: str) -> Generate:
+def load_torch(directory: Path, threads: int, *, tool: str, mode: str) -> Generate:
     """Load a checkpoint in PyTorch on the GPU, with its end token disabled.
 
-    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU. torch is
-    imported here, since other contenders run without it.
-
-    Args:
-        tool: "PyTorch": the reference model; "transformers"; or "transformers compiled", which
-            decodes with a static cache, for which transformers compiles the step
-        dtype: name of a torch dtype, such as "float16"
-
-    Raises:
-        DragomanError: PyTorch finds no GPU, and dtype is not float32; or there is no transformers.
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU. The tool is
+    "PyTorch", for the reference model; "transformers"; or "transformers compiled", which decodes
+    with a static cache, for which transformers compiles the step.
     """
     import torch
 
-    from dragoman.export.families.hugging_face import load_hugging_face
-    from dragoman.reference_model import greedy_cached
-
     from ...peers.hugging_face import generator
 
-    if not torch.cuda.is_available() and dtype != "float32":
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and mode != "fp32":
         raise DragomanError("PyTorch finds no GPU")
-    device, kind = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, dtype)
+    kind = getattr(torch, TORCH_TYPES[mode])
     if tool != "PyTorch":
         library = import_library("transformers", group="gpu-peers").AutoModelForSeq2SeqLM
         theirs = library.from_pretrained(directory, dtype=kind).to(device).eval()
         if tool == "transformers compiled":
             theirs.generation_config.cache_implementation = "static"
         return generator(theirs)
-    model = load_hugging_face(directory).to(device, kind).eval()
+    decode = text.load_reference(directory, threads, device=device, dtype=kind)
     torch.set_default_device(device)
     torch.set_default_dtype(kind)
-    assert model.output.bias is not None
-    with torch.no_grad():
-        model.output.bias[model.config.end_token_id] = -torch.inf
-    return lambda batch: greedy_cached(model, batch.sources, batch.new_tokens)
+    return decode
 
 
 def describe_gpu() -> str:

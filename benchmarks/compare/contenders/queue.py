@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,48 +13,19 @@ from ...peers.ctranslate2_runtime import CTranslate2Peer
 from ...peers.interface import Rows
 from ...processes import HERE, Interpreter
 from ..rounds import Contender
-from .text import LONGEST_OUTPUT, ctranslate2_translators, dragoman_contenders, openvino_contenders
-
-
-class Arrangement(NamedTuple):
-    """The workers of a tool, the threads of each, and their maximum batch size."""
-
-    workers: int
-    threads: int
-    batch: int
-
-    def __str__(self) -> str:
-        return f"{self.workers} x {self.threads}, {self.batch} at once"
+from .text import ctranslate2_translators, dragoman_contenders, openvino_contenders
 
 
 class Share(NamedTuple):
     """The share of one worker."""
 
     sources: list[list[int]]
-    """Token ids, without padding."""
     max_batch_size: int
-    """Maximum batch size."""
     max_new_tokens: int
-    """Maximum new tokens per source."""
 
 
 Decode = Callable[[Share], Rows]
 QueueContender = Contender[Share, Rows]
-
-
-def arrangements(cores: int, batches: Sequence[int]) -> list[Arrangement]:
-    """Return all cores with one worker, with two, four and so on, and one worker for each core."""
-    workers = sorted({*(2**n for n in range(cores.bit_length()) if 2**n <= cores), cores})
-    return [Arrangement(w, cores // w, batch) for w in workers for batch in batches]
-
-
-def deal(sources: Sequence[list[int]], arrangement: Arrangement) -> list[Share]:
-    """Deal sources of all lengths evenly to the workers, the longest first."""
-    ordered = sorted(sources, key=len, reverse=True)
-    return [
-        Share(ordered[worker :: arrangement.workers], arrangement.batch, LONGEST_OUTPUT)
-        for worker in range(arrangement.workers)
-    ]
 
 
 def contenders(

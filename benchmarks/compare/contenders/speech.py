@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...peers import ctranslate2_runtime, openvino, whisper
+from ...peers import openvino, whisper
+from ...peers.ctranslate2_runtime import load_faster_whisper
 from ...peers.interface import LANGUAGE, Stages, Transcriber, Way
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
 from .text import DRAGOMAN, dragoman_contenders, peers, prepared_before
+
+if TYPE_CHECKING:
+    from dragoman.runtime.decoding.results import Result
 
 FASTER_WHISPER, OPENVINO_GENAI = "faster-whisper", "openvino-genai"
 WHISPER_CPP, OPENAI_WHISPER = "whisper.cpp", "openai-whisper"
@@ -21,11 +25,10 @@ Clips = Sequence[Path]
 
 
 class Transcript(NamedTuple):
-    """The transcript of a clip, with the time of the standard call and of the stages."""
+    """The transcript of a clip, with the time of the tool's standard call and of the stages."""
 
     text: str
     seconds: float
-    """Time of the tool's standard call."""
     stages: Stages | None
     """None unless the clip was decoded greedily, by a tool that times them."""
 
@@ -38,56 +41,25 @@ def contenders(
 ) -> list[SpeechContender]:
     """Return Dragoman and its peers in their precisions.
 
-    Args:
-        checkpoint: the model as a checkpoint of Hugging Face, for tools that need one; the others
-            read it in CTranslate2's format
-        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI
-        num_beams: number of beams, unless the way is greedy
+    Some read the checkpoint of Hugging Face, the others the model in CTranslate2's format.
     """
     adapt = partial(load_transcriber, way=way, num_beams=num_beams)
-    on_torch: dict[str, Any] = {"adapt": adapt, "needs_torch": True}
+    tools = partial(peers, adapt=adapt)
+    converted = partial(convert, checkpoint=checkpoint)
+    on_openvino = partial(converted, prepare=openvino.prepare_whisper), openvino.load_whisper
+    in_ggml = partial(converted, prepare=whisper.prepare_whisper_cpp)
+    in_torch = partial(converted, prepare=whisper.prepare_openai)
+    ready = partial(prepared_before, prepared=checkpoint)
     everyone = [
-        *dragoman_contenders(partial(adapt, load=DragomanTranscriber)),
-        *peers(
-            FASTER_WHISPER,
-            ["float32", "int8"],
-            unchanged,
-            ctranslate2_runtime.FasterWhisperPeer,
-            adapt=adapt,
-        ),
-        *peers(
-            OPENVINO_GENAI,
-            openvino.MODES,
-            partial(convert, checkpoint=checkpoint, prepare=openvino.prepare_whisper),
-            openvino.OpenVINOWhisperPeer,
-            adapt=adapt,
-            interpreter=openvino_in,
-        ),
-        *peers(
-            WHISPER_CPP,
-            ["f16", "q8_0"],
-            partial(convert, checkpoint=checkpoint, prepare=whisper.prepare_whisper_cpp),
-            whisper.WhisperCppPeer,
-            adapt=adapt,
-        ),
-        *peers(
-            OPENAI_WHISPER,
-            ["fp32"],
-            partial(convert, checkpoint=checkpoint, prepare=whisper.prepare_openai),
-            whisper.OpenAIWhisperPeer,
-            **on_torch,
-        ),
-        *peers(
-            "transformers",
-            ["fp32"],
-            partial(prepared_before, prepared=checkpoint),
-            whisper.TransformersWhisperPeer,
-            **on_torch,
-        ),
+        *dragoman_contenders(partial(adapt, load=load_bundle)),
+        *tools(FASTER_WHISPER, ["float32", "int8"], unchanged, load_faster_whisper),
+        *tools(OPENVINO_GENAI, openvino.MODES, *on_openvino, interpreter=openvino_in),
+        *tools(WHISPER_CPP, ["f16", "q8_0"], in_ggml, whisper.load_whisper_cpp),
+        *tools(OPENAI_WHISPER, ["fp32"], in_torch, whisper.load_openai, needs_torch=True),
+        *tools("transformers", ["fp32"], ready, whisper.load_transformers, needs_torch=True),
     ]
-    if way != "together":
-        return everyone
-    return [c for c in everyone if c.name.startswith((DRAGOMAN, FASTER_WHISPER))]
+    batching = DRAGOMAN, FASTER_WHISPER
+    return [c for c in everyone if way != "together" or c.name.startswith(batching)]
 
 
 def convert(
@@ -107,6 +79,7 @@ def load_transcriber(
 ) -> Perform[Clips, list[Transcript]]:
     """Load a model that transcribes all clips one by one; greedily, again to time the stages."""
     transcriber = load(directory, threads, way=way, num_beams=num_beams)
+    stages = transcriber.stages if way == "greedy" else None
 
     def transcribe(clips: Clips) -> list[Transcript]:
         texts = []
@@ -115,59 +88,54 @@ def load_transcriber(
             text = transcriber.transcribe(clip)
             texts.append((text, time.perf_counter() - started))
         return [
-            Transcript(text, seconds, transcriber.stages(clip) if way == "greedy" else None)
+            Transcript(text, seconds, stages(clip) if stages is not None else None)
             for clip, (text, seconds) in zip(clips, texts, strict=True)
         ]
 
     return transcribe
 
 
-class DragomanTranscriber:
-    """A speech bundle loaded by Dragoman's runtime."""
+def load_bundle(directory: Path, threads: int, *, way: Way, num_beams: int) -> Transcriber:
+    """Load a speech bundle with Dragoman's runtime."""
+    from dragoman.runtime import Model, read_bundle
+    from dragoman.runtime.backends import open_backend
 
-    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
-        from dragoman.runtime import Model, read_bundle
-        from dragoman.runtime.backends import open_backend
+    bundle = read_bundle(directory)
+    backend: Any = open_backend(bundle, None, threads)
+    start, clock = backend.start, [0.0, 0.0]
 
-        bundle = read_bundle(directory)
-        backend: Any = open_backend(bundle, None, threads)
-        start = backend.start
+    def timed(*arguments: Any) -> Any:
+        clock[0] = time.perf_counter()
+        state = start(*arguments)
+        clock[1] = time.perf_counter()
+        return state
 
-        def timed(*arguments: Any) -> Any:
-            started = time.perf_counter()
-            state = start(*arguments)
-            self._encoded_at = time.perf_counter()
-            self._encoder_seconds = self._encoded_at - started
-            return state
+    backend.start = timed
+    model, speech = Model(bundle, backend), bundle.manifest.speech
+    # No tool detects the language; an English-only model has no language option.
+    language = LANGUAGE if speech is not None and speech.languages else None
 
-        backend.start = timed
-        self._model, self._way, self._num_beams = Model(bundle, backend), way, num_beams
-        speech = bundle.manifest.speech
-        # No tool detects the language; an English-only model has no language option.
-        self._language = LANGUAGE if speech is not None and speech.languages else None
-
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe with `Model.generate`, or with `Model.transcribe`."""
-        if self._way != "greedy":
-            together, texts = self._way == "together", list[str]()
-            for update in self._model.transcribe(
-                [clip],
-                language=self._language,
-                num_beams=self._num_beams,
-                vad=together,
-                cut_at_silence=together,
-            ):
-                texts += [segment.text or "" for segment in update.segments]
-                if update.result is not None and update.result.error is not None:
-                    raise RuntimeError(update.result.error)
-            return "".join(texts).strip()
-        (result,) = self._model.generate([clip], language=self._language)
+    def generated(clip: Path) -> Result:
+        (result,) = model.generate([clip], language=language)
         if result.error is not None:
             raise RuntimeError(result.error)
-        return (result.text or "").strip()
+        return result
 
-    def stages(self, clip: Path) -> Stages:
+    def transcribe(clip: Path) -> str:
+        if way == "greedy":
+            return (generated(clip).text or "").strip()
+        together: Any = dict.fromkeys(("vad", "cut_at_silence"), way == "together")
+        texts: list[str] = []
+        for update in model.transcribe([clip], language=language, num_beams=num_beams, **together):
+            texts += [segment.text or "" for segment in update.segments]
+            if update.result is not None and update.result.error is not None:
+                raise RuntimeError(update.result.error)
+        return "".join(texts).strip()
+
+    def stages(clip: Path) -> Stages:
         """Time the encoder's last call within `Model.generate`, and everything after it."""
-        (result,) = self._model.generate([clip], language=self._language)
+        result = generated(clip)
         ended = time.perf_counter()
-        return Stages(self._encoder_seconds, ended - self._encoded_at, len(result.tokens) + 1)
+        return Stages(clock[1] - clock[0], ended - clock[1], len(result.tokens) + 1)
+
+    return Transcriber(transcribe, stages)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from dragoman.errors import DragomanError
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Rows
-from ...processes import HERE, Interpreter, peak_memory_mb
-from ..rounds import Contender, unchanged
+from ...processes import HERE, Interpreter, memory_mb, peak_memory_mb
+from ..rounds import Contender, Prepare, unchanged
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model
@@ -54,7 +54,6 @@ class Workload:
     """The batches of random sources to decode, and the number of rounds."""
 
     batch_sizes: tuple[int, ...]
-    """Batch sizes in sources."""
     source_length: int
     """Tokens of every source, or the minimum."""
     new_tokens: int
@@ -64,11 +63,9 @@ class Workload:
     threads: tuple[int, ...]
     """Numbers of threads, with each of which every contender runs."""
     rounds: int
-    """Number of counted rounds."""
     longest_source: int | None = None
     """Maximum of random lengths; None: all sources have the same length."""
     num_beams: int = 1
-    """Number of beams; 1: greedy."""
     turn_seconds: float = 0
     """Shorter calls are repeated, see `Worker.perform`."""
 
@@ -93,9 +90,7 @@ def draw_sources(
 ) -> list[list[int]]:
     """Return random sources of uniformly distributed lengths, the same for the same arguments.
 
-    Args:
-        tokens: source tokens are drawn from range(*tokens)
-        lengths: the shortest and the longest length
+    Tokens are drawn from range(*tokens); `lengths` are the shortest and the longest.
     """
     generator = np.random.default_rng(seed)
     drawn = generator.integers(lengths[0], lengths[1] + 1, count).tolist()
@@ -113,10 +108,8 @@ def peers(
 ) -> list[Contender[Any, Any]]:
     """Return another tool in each of its modes, whose failure is reported if it is missing.
 
-    Args:
-        prepare, load: functions of a contender, with the mode as keyword argument if they take it
-        adapt: loads a contender, given `load` too, where that does not return what works
-        attributes: attributes of each `Contender`
+    Its functions get the mode as keyword argument if they take it. Where `load` does not return
+    what works, `adapt` loads the contender and gets it.
     """
 
     def in_mode(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
@@ -148,7 +141,7 @@ class BundleKind(NamedTuple):
     target: str
     precision: str
 
-    def preparation(self, calibration: Calibration = ()) -> Callable[[Path, Path], Path]:
+    def preparation(self, calibration: Calibration = ()) -> Prepare:
         """Return the contender's `prepare`, with calibration sources."""
         return partial(
             bundle_of_checkpoint,
@@ -172,14 +165,7 @@ def dragoman_contenders(
     before: Interpreter | None = None,
     suffix: str = "",
 ) -> list[Contender[Any, Any]]:
-    """Return Dragoman's runtime with each bundle.
-
-    Args:
-        load: loads a bundle
-        calibration: calibration sources
-        before: interpreter with another version of Dragoman, to compare with
-        suffix: suffix of the names
-    """
+    """Return Dragoman's runtime with each bundle, also of another version to compare with."""
     versions = [(HERE, suffix), *([(before, BEFORE)] if before else [])]
     return [
         Contender(
@@ -197,8 +183,7 @@ def dragoman_contenders(
 def reference(load: Callable[[Path, int], Any], *, timed: bool = True) -> Contender[Any, Any]:
     """Return the contender in fp32 whose outcomes all others are compared with.
 
-    Args:
-        timed: whether it is measured; one that is a contender under its own name is not
+    One that is a contender under its own name is not timed.
     """
     return Contender(REFERENCE, unchanged, load, needs_torch=True, required=True, timed=timed)
 
@@ -212,27 +197,22 @@ def translators(
 ) -> list[TextContender]:
     """Return contenders of encoder-decoder models: the reference first, peers last.
 
-    Args:
-        num_beams: number of beams; with several, Dragoman also decodes as many rows greedily, and
-            Hugging Face's `generate` is the reference
-        calibration: calibration sources of Dragoman's bundles
-        openvino_in: interpreter with Optimum-Intel
-        before: interpreter with another version of Dragoman, to compare with
+    With several beams, Dragoman also decodes as many rows greedily, and Hugging Face's `generate`
+    is the reference.
     """
     from ...peers import hugging_face, optimum_onnx
 
     ours = partial(dragoman_contenders, calibration=calibration)
-    torch: dict[str, Any] = {"needs_torch": True}
+    on_torch = partial(peers, needs_torch=True)
+    exported = optimum_onnx.prepare, optimum_onnx.load
     greedy = num_beams == 1
     return [
         reference(load_reference) if greedy else reference(hugging_face.load, timed=False),
         *ours(load_bundle, before=before),
         *([] if greedy else ours(load_as_many_rows, suffix=AS_MANY_ROWS)),
         *ctranslate2_translators(ctranslate2_runtime.load),
-        *peers("Hugging Face", ["fp32"], unchanged, hugging_face.load, **torch),
-        *peers(
-            "Optimum-ONNX", optimum_onnx.MODES, optimum_onnx.prepare, optimum_onnx.load, **torch
-        ),
+        *on_torch("Hugging Face", ["fp32"], unchanged, hugging_face.load),
+        *on_torch("Optimum-ONNX", optimum_onnx.MODES, *exported),
         *openvino_contenders(openvino.load, openvino_in),
     ]
 
@@ -243,45 +223,27 @@ def language_models(
     """Return contenders of decoder-only models, like `translators`."""
     from ...peers import hugging_face, onnxruntime_genai, optimum_onnx
 
-    torch: dict[str, Any] = {"needs_torch": True}
+    kind: Literal["CausalLM"] = "CausalLM"
+    on_torch = partial(peers, needs_torch=True)
+    load_theirs = hugging_face.load_language_model
+    converted = ctranslate2_runtime.prepare_generator, ctranslate2_runtime.load_generator
+    exported = partial(optimum_onnx.prepare, kind=kind), partial(optimum_onnx.load, kind=kind)
+    described = onnxruntime_genai.prepare, onnxruntime_genai.load
     return [
-        reference(hugging_face.load_language_model, timed=False),
+        reference(load_theirs, timed=False),
         *dragoman_contenders(load_bundle, before=before),
-        *peers(
-            CTRANSLATE2,
-            ctranslate2_compute_types(),
-            ctranslate2_runtime.prepare_generator,
-            ctranslate2_runtime.load_generator,
-        ),
-        *peers(
-            "onnxruntime-genai", ["fp32", "int8"], onnxruntime_genai.prepare, onnxruntime_genai.load
-        ),
-        *peers(
-            "Hugging Face",
-            hugging_face.DTYPES,
-            unchanged,
-            hugging_face.load_language_model,
-            **torch,
-        ),
-        *peers(
-            "Optimum-ONNX",
-            optimum_onnx.GRAPH_MODES,
-            partial(optimum_onnx.prepare, kind="CausalLM"),
-            partial(optimum_onnx.load, kind="CausalLM"),
-            **torch,
-        ),
-        *openvino_contenders(openvino.load, openvino_in, kind="CausalLM"),
+        *peers(CTRANSLATE2, ctranslate2_compute_types(), *converted),
+        *peers("onnxruntime-genai", ["fp32", "int8"], *described),
+        *on_torch("Hugging Face", hugging_face.DTYPES, unchanged, load_theirs),
+        *on_torch("Optimum-ONNX", optimum_onnx.GRAPH_MODES, *exported),
+        *openvino_contenders(openvino.load, openvino_in, kind=kind),
     ]
 
 
 def openvino_contenders(
     load: Callable[..., Any], interpreter: Interpreter, *, kind: openvino.Kind = "Seq2SeqLM"
 ) -> list[Contender[Any, Any]]:
-    """Return OpenVINO in each of its modes, decoding with Hugging Face's `generate`.
-
-    Args:
-        load: loads a model, given mode and kind
-    """
+    """Return OpenVINO in each of its modes, decoding with Hugging Face's `generate`."""
     functions = partial(openvino.prepare, kind=kind), partial(load, kind=kind)
     return peers("OpenVINO", openvino.MODES, *functions, needs_torch=True, interpreter=interpreter)
 
@@ -289,11 +251,7 @@ def openvino_contenders(
 def ctranslate2_translators(
     load: Callable[..., Any], compute_types: Iterable[str] = ()
 ) -> list[Contender[Any, Any]]:
-    """Return CTranslate2 with an encoder-decoder model in compute types, by default in each.
-
-    Args:
-        load: loads a model, given the mode
-    """
+    """Return CTranslate2 with an encoder-decoder model in compute types, by default in each."""
     from ...peers import ctranslate2
 
     modes = compute_types or ctranslate2_compute_types()
@@ -303,7 +261,7 @@ def ctranslate2_translators(
 def ctranslate2_compute_types() -> list[str]:
     """Return the compute types that CTranslate2 supports on this processor, float32 first.
 
-    If CTranslate2 is missing, one type is returned, whose preparation reports the failure.
+    If it is missing, one type is returned, whose preparation reports the failure.
     """
     from ...peers import ctranslate2
 
@@ -313,18 +271,17 @@ def ctranslate2_compute_types() -> list[str]:
         return ["float32"]
 
 
-def load_reference(directory: Path, threads: int) -> Generate:
-    """Load a Marian checkpoint into the reference model, which decodes with a cache.
-
-    The end token is disabled.
-    """
+def load_reference(
+    directory: Path, threads: int, *, device: str = "cpu", dtype: Any = None
+) -> Generate:
+    """Load a Marian checkpoint, with its end token disabled, into the reference model."""
     import torch
 
     from dragoman.export.families.hugging_face import load_hugging_face
     from dragoman.reference_model import greedy_cached
 
     torch.set_num_threads(threads)
-    model = load_hugging_face(directory)
+    model = load_hugging_face(directory).to(device, dtype).eval()
     assert model.output.bias is not None
     with torch.no_grad():
         model.output.bias[model.config.end_token_id] = -torch.inf
@@ -339,11 +296,7 @@ def load_bundle(directory: Path, threads: int, *, backend: str | None = None) ->
 
 
 def build_bundle(checkpoint: Path, directory: Path, *, precision: str, threads: int) -> Path:
-    """Build a bundle by `dragoman build`, with its proof.
-
-    Raises:
-        DragomanError: the build failed.
-    """
+    """Build a bundle by `dragoman build`, with its proof."""
     given = {"output": directory, "precision": precision, "limit": INPUTS, "threads": threads}
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "dragoman", "build", str(checkpoint), *options]
@@ -355,7 +308,7 @@ def build_bundle(checkpoint: Path, directory: Path, *, precision: str, threads: 
 
 
 def measured_preparation(
-    prepare: Callable[[Path, Path], Path], checkpoint: Path, directory: Path
+    prepare: Prepare, checkpoint: Path, directory: Path
 ) -> tuple[Path, float, float]:
     """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB.
 
@@ -377,21 +330,12 @@ def load_with_memory(
     directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
 ) -> Generate:
     """Load a contender that also answers `LOADED`."""
-    from dragoman.progress import resident_mb
-
     generate = load(directory, threads)
-
-    def perform(batch: Batch) -> Rows:
-        return generate(batch) if batch.new_tokens else [[round(resident_mb()[0])]]
-
-    return perform
+    return lambda batch: generate(batch) if batch.new_tokens else [[round(memory_mb("self"))]]
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:
-    """Load a bundle that greedily decodes as many rows as a batch has beams.
-
-    Every source is repeated; the first row of each is returned.
-    """
+    """Load a bundle that greedily decodes as many rows as a batch has beams."""
     greedy = load_bundle(directory, threads)
 
     def generate(batch: Batch) -> Rows:
@@ -405,17 +349,11 @@ def generator(model: Model) -> Generate:
     """Return a function that decodes all sources as one batch."""
 
     def generate(batch: Batch) -> Rows:
-        options: dict[str, Any] = {
-            "max_new_tokens": batch.new_tokens,
-            "max_batch_size": len(batch.sources) * batch.num_beams,
-            "max_batch_tokens": 1 << 30,
-        }
+        options: dict[str, Any] = {"max_batch_size": len(batch.sources) * batch.num_beams}
+        options |= {"max_new_tokens": batch.new_tokens, "max_batch_tokens": 1 << 30}
         if batch.num_beams > 1:  # the end token, which is never the best, could be among the beams
-            options |= {
-                "num_beams": batch.num_beams,
-                "length_penalty": 1.0,
-                "min_new_tokens": batch.new_tokens,
-            }
+            options |= {"num_beams": batch.num_beams, "length_penalty": 1.0}
+            options["min_new_tokens"] = batch.new_tokens
         return [list(result.tokens) for result in model.generate(batch.sources, **options)]
 
     return generate

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,57 +13,43 @@ from typing import Any
 import numpy as np
 
 from ...peers import ctranslate2_runtime
-from ..rounds import Contender
+from ..rounds import Contender, Prepare
 from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN
 
 SHORTLIST = ", shortlist"
 """Added to the name of a contender that decodes with a shortlist."""
+Several = Sequence[Contender[Any, Any]]
 LISTED, ALWAYS = 60, 100
 """Target tokens that each source token lists, and those that every source allows."""
 
 
 def with_shortlists(
-    contenders: Sequence[Contender[Any, Any]], mean_length: int | None = None
+    contenders: Several, mean_length: int | None = None
 ) -> list[Contender[Any, Any]]:
     """Return contenders, and Dragoman's and CTranslate2's in int8 with the same shortlist besides.
 
     The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
-
-    Args:
-        mean_length: mean tokens of outputs, see `random_checkpoint.end_outputs`; None: keep
-            the checkpoint's lengths
+    Outputs end after `mean_length` tokens, see `random_checkpoint.end_outputs`, if it is given.
     """
     prepare = partial(prepared_with_shortlist, mean_length=mean_length)
     return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepare)
 
 
 def _besides(
-    contenders: Sequence[Contender[Any, Any]],
-    tools: tuple[str, ...],
-    ending: str,
-    prepare: Callable[..., Path],
+    contenders: Several, tools: tuple[str, ...], ending: str, prepare: Callable[..., Path]
 ) -> list[Contender[Any, Any]]:
     """Return contenders, and those of some tools in int8, prepared in another way, besides."""
     others = [
-        dataclasses.replace(
-            contender,
-            name=contender.name + ending,
-            prepare=partial(prepare, prepare=contender.prepare),
-        )
-        for contender in contenders
-        if contender.precision.startswith("int8")
-        and contender.name.startswith(tools)
-        and AS_MANY_ROWS not in contender.name
+        replace(one, name=one.name + ending, prepare=partial(prepare, prepare=one.prepare))
+        for one in contenders
+        if one.precision.startswith("int8") and one.name.startswith(tools)
+        if AS_MANY_ROWS not in one.name
     ]
     return [*contenders, *others]
 
 
 def prepared_with_shortlist(
-    checkpoint: Path,
-    directory: Path,
-    *,
-    prepare: Callable[[Path, Path], Path],
-    mean_length: int | None = None,
+    checkpoint: Path, directory: Path, *, prepare: Prepare, mean_length: int | None = None
 ) -> Path:
     """Prepare a contender, and add the shortlist in its form."""
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -85,10 +71,9 @@ def prepared_with_shortlist(
         )
     prepared = prepare(checkpoint, directory)
     if not (prepared / "manifest.json").exists():
-        names = ctranslate2_runtime.source_names, ctranslate2_runtime.target_names
-        lines = [(names[0]([s]), names[1](targets)) for s, targets in enumerate(lists)]
-        lines.append(([], names[1](always)))
-        text = "".join(f"{' '.join(source)}\t{' '.join(targets)}\n" for source, targets in lines)
+        sources = [*ctranslate2_runtime.source_names(range(vocabulary)), ""]
+        targets = (" ".join(ctranslate2_runtime.target_names(each)) for each in (*lists, always))
+        text = "".join(f"{s}\t{t}\n" for s, t in zip(sources, targets, strict=True))
         (prepared / ctranslate2_runtime.SHORTLIST).write_text(text, encoding="utf-8")
         return prepared
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
@@ -96,12 +81,9 @@ def prepared_with_shortlist(
     from dragoman.runtime.format.writing import write_manifest
     from dragoman.runtime.texts.shortlist import Shortlist
 
-    entries: dict[tuple[int, ...], Any] = {
-        (s,): np.array(targets, np.int32) for s, targets in enumerate(lists)
-    }
     bundle = read_bundle(prepared)
-    manifest = bundle.manifest
-    shortlist = Shortlist(entries, np.array(always, np.int32))
+    manifest, arrays = bundle.manifest, [np.array(listed, np.int32) for listed in lists]
+    shortlist = Shortlist({(s,): a for s, a in enumerate(arrays)}, np.array(always, np.int32))
     suppressed = manifest.generation.suppressed_token_ids
     added = add_shortlist(bundle, shortlist.with_always(manifest.end_tokens, suppressed))
     write_manifest(added.manifest, prepared)
@@ -112,17 +94,12 @@ RECURRENT = ", recurrent"
 """Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
 
 
-def with_recurrent(contenders: Sequence[Contender[Any, Any]]) -> list[Contender[Any, Any]]:
-    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides.
-
-    It has the shape of the others, other random weights, and therefore other outputs.
-    """
+def with_recurrent(contenders: Several) -> list[Contender[Any, Any]]:
+    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides."""
     return _besides(contenders, (DRAGOMAN,), RECURRENT, prepared_recurrent)
 
 
-def prepared_recurrent(
-    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
-) -> Path:
+def prepared_recurrent(checkpoint: Path, directory: Path, *, prepare: Prepare) -> Path:
     """Prepare a contender with a checkpoint whose decoder is recurrent."""
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import save_checkpoint

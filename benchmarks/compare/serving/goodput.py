@@ -1,24 +1,32 @@
-"""Searches for the goodput of a server: the highest request rate within a latency limit."""
+"""Searches for the goodput of servers: the highest request rate within a latency limit."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from ...processes import HERE, ProcessError, call_in
-from ..contenders.queue import Arrangement
+from dragoman.runtime.serving.arrangement import Arrangement
+
+from ...processes import HERE, ProcessError, call_in, memory_mb
+from ..contenders.text import precision_of
 from ..record import Row
-from ..rounds import Failure, prepare
+from ..rounds import Contender, Failure, Prepare, prepare
 from ..task import Run
-from .load import SEED, Answer, poisson_arrivals, resident_mb, running, send_all, send_one_by_one
-from .workloads import ServedTool, Workload
+from .load import SEED, Answer, poisson_arrivals, running, send_all
+
+PEER_SERVER = "dragoman.benchmarks.compare.serving.peer_server"
+ServerKind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"]
 
 SLOWER = 4.0
 """In time is what takes at most so many times as long, at the 95th percentile, as without load."""
 FEWEST = 60
-"""Requests at a rate."""
 REFINEMENTS = 3
 """How often the range between a rate that is served in time and one that is not is halved."""
 WARM_UP = 0.1
@@ -27,13 +35,70 @@ UNLOADED = 40
 """Requests that are sent one by one to learn what there is without load."""
 
 
+@dataclass(frozen=True)
+class ServedTool(Contender[None, None]):
+    """A tool as a server: Dragoman's, or another tool behind the same HTTP layer."""
+
+    kind: ServerKind = "dragoman"
+    mode: str = ""
+    batches: tuple[int, ...] = (64,)
+
+    def arrangements(self, cores: int) -> list[Arrangement]:
+        """Return the arrangements of one worker with all cores, and of one worker per core.
+
+        Hugging Face's models share one thread pool, so they have one worker.
+        """
+        workers = (1,) if self.kind == "hugging-face" else tuple(sorted({cores, 1}, reverse=True))
+        return [Arrangement(n, cores // n, batch) for n in workers for batch in self.batches]
+
+    def command(self, directory: Path, arrangement: Arrangement) -> list[str]:
+        """Return the command that starts the server."""
+        workers, threads, batch = map(str, arrangement)
+        common = ["--workers", workers, "--threads", threads, "--batch-size", batch, "--port", "0"]
+        if self.kind == "dragoman":
+            serve = ["dragoman", "serve", str(directory), "--greedy"]
+            common += ["--max-waiting", "100000"]
+        else:
+            serve = [PEER_SERVER, self.kind, str(directory), "--compute-type", self.mode]
+        return [sys.executable, "-m", *serve, *common]
+
+
+def served_tool(
+    tool: str, mode: str, prepare: Prepare, kind: ServerKind, *batches: int
+) -> ServedTool:
+    """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
+    return ServedTool(
+        f"{tool} {mode}",
+        prepare,
+        cast("Any", None),  # a server loads it
+        precision=precision_of(mode),
+        peer=kind != "dragoman",
+        kind=kind,
+        mode=mode,
+        batches=batches,
+    )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The requests of a comparison, and its tools."""
+
+    model: str
+    requests: str
+    """Descriptions of the model and the requests."""
+    checkpoint: Path
+    tools: Sequence[ServedTool]
+    """Tools, Dragoman's first; failures of missing tools are reported."""
+    bodies: Sequence[dict[str, Any]]
+    """JSON of requests, sent cyclically."""
+    first_rate: float
+
+
 class Point(NamedTuple):
-    """The latencies of requests at a rate, in seconds."""
+    """The latencies of requests in seconds, at rates at which they are sent and served."""
 
     rate: float
-    """Requests sent per second."""
     served: float
-    """Requests answered per second."""
     p50: float
     p95: float
     p99: float
@@ -44,10 +109,7 @@ class Point(NamedTuple):
 def measure_goodput(
     run: Run, workload: Workload, *, cores: int, seconds: float
 ) -> tuple[list[Row], list[Failure]]:
-    """Measure all tools in all arrangements; failures are reported with the reason.
-
-    Args:
-        seconds: duration of each rate
+    """Measure all tools in all arrangements, each rate for some seconds; failures are reported.
 
     Returns:
         rows of a tool in an arrangement: the point `alone` of requests sent one by one, and those
@@ -64,20 +126,30 @@ def measure_goodput(
             for arrangement in tool.arrangements(cores):
                 run.progress(f"{tool.name}: {arrangement}, without load")
                 command = tool.command(prepared, arrangement)
-                point = _without_load(command, workload.bodies)
+                with running(command) as (url, _):
+                    bodies = [*islice(cycle(workload.bodies), UNLOADED)]
+                    answers = call_in(HERE, send_all, url, bodies)
+                seconds_of_one = float(np.mean([answer.seconds for answer in answers]))
+                point = point_of(answers, 1 / seconds_of_one)
+                if point.failed:
+                    raise ProcessError(f"{point.failed} of {UNLOADED} requests failed")
                 unloaded.append((tool, command, arrangement, point))
         except ProcessError as error:
             failures.append(Failure(tool.name, str(error)))
     found: list[Row] = []
     for tool, command, arrangement, alone in unloaded:
         fastest = min(p.p95 for other, _, _, p in unloaded if other.fp32 == tool.fp32)
-        name = f"{tool.name}: {arrangement}"
-        limits = fastest, alone.p95
+        name, known = f"{tool.name}: {arrangement}", dict[float, Point]()
         try:
-            points, memory = _under_load(run, name, command, workload, limits, seconds)
+            with running(command) as (url, pid):
+                at = partial(_point_at, seconds, workload.bodies, url, run, name)
+                for latency in (fastest, alone.p95):
+                    search(at, latency, known, workload.first_rate)
+                memory = memory_mb(pid)
         except ProcessError as error:
             failures.append(Failure(name, str(error)))
             continue
+        points = [known[rate] for rate in sorted(known)]
         found.append(
             {
                 "tool": tool.name,
@@ -93,49 +165,19 @@ def measure_goodput(
     return found, failures
 
 
-def _without_load(command: Sequence[str], bodies: Sequence[dict[str, Any]]) -> Point:
-    several = [bodies[i % len(bodies)] for i in range(UNLOADED)]
-    with running(command) as (url, _):
-        answers = call_in(HERE, send_one_by_one, url, several)
-    point = point_of(answers, 1 / float(np.mean([answer.seconds for answer in answers])))
-    if point.failed:
-        raise ProcessError(f"{point.failed} of {UNLOADED} requests failed")
-    return point
-
-
-def _under_load(
-    run: Run,
-    name: str,
-    command: Sequence[str],
-    workload: Workload,
-    unloaded: Sequence[float],
-    seconds: float,
-) -> tuple[list[Point], float]:
-    """Search with each latency without load, and return all points and the server's memory."""
-    with running(command) as (url, pid):
-
-        def at(rate: float) -> Point:
-            run.progress(f"{name}, {rate:.1f} requests a second")
-            bodies, count = workload.bodies, max(FEWEST, round(rate * seconds))
-            several = [bodies[i % len(bodies)] for i in range(count)]
-            arrivals = poisson_arrivals(count, rate, SEED)
-            return point_of(call_in(HERE, send_all, url, several, arrivals), rate)
-
-        known: dict[float, Point] = {}
-        for latency in unloaded:
-            search(at, latency, known, workload.first_rate)
-        return [known[rate] for rate in sorted(known)], resident_mb(pid)
+def _point_at(
+    seconds: float, bodies: Sequence[dict[str, Any]], url: str, run: Run, name: str, rate: float
+) -> Point:
+    run.progress(f"{name}, {rate:.1f} requests a second")
+    count = max(FEWEST, round(rate * seconds))
+    arrivals = poisson_arrivals(count, rate, SEED)
+    return point_of(call_in(HERE, send_all, url, [*islice(cycle(bodies), count)], arrivals), rate)
 
 
 def search(
     at: Callable[[float], Point], unloaded: float, known: dict[float, Point], first_rate: float
 ) -> None:
-    """Double the rate until requests are late, then bisect.
-
-    Args:
-        unloaded: seconds without load, see `in_time`
-        known: measured points by rate, to which new points are added
-    """
+    """Double the rate until requests are late, then bisect; new points are added to `known`."""
 
     def good_at(rate: float) -> bool:
         if rate not in known:
@@ -164,12 +206,10 @@ def point_of(answers: Sequence[Answer], rate: float) -> Point:
     """Return percentiles of answers, without the first ones, sent to an idle server."""
     counted = answers[int(len(answers) * WARM_UP) :]
     seconds = np.array([answer.seconds for answer in counted])
-    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).tolist()
+    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).round(5).tolist()
     failed = sum(answer.status != 200 for answer in answers)
-    arrived = np.arange(len(counted)) / rate
-    span = float((arrived + seconds).max())
-    latencies = round(p50, 5), round(p95, 5), round(p99, 5)
-    return Point(round(rate, 3), round(len(counted) / span, 3), *latencies, failed)
+    span = float((np.arange(len(counted)) / rate + seconds).max())
+    return Point(round(rate, 3), round(len(counted) / span, 3), p50, p95, p99, failed)
 
 
 def standings(found: Sequence[Row], tools: Sequence[ServedTool]) -> list[Row]:

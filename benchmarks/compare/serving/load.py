@@ -10,8 +10,7 @@ import json
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,14 +35,7 @@ class Answer(NamedTuple):
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Run a server in a separate process, which ends with the context.
-
-    Yields:
-        the URL and the process id
-
-    Raises:
-        ProcessError: the server does not start.
-    """
+    """Run a server in a process that ends with the context; yield its URL and the process's id."""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             yield _url(server), server.pid
@@ -55,25 +47,13 @@ def _url(server: subprocess.Popen[str]) -> str:
     last = ""
     for line in server.stderr or ():
         last = line.strip() or last
-        try:
+        with suppress(ValueError):
             event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get("event") == "listening":
-            # Drain the log, so that the server never blocks.
-            Thread(target=lambda: [None for _ in server.stderr or ()], daemon=True).start()
-            return str(event["url"])
+            if isinstance(event, dict) and event.get("event") == "listening":
+                # Drain the log, so that the server never blocks.
+                Thread(target=lambda: [None for _ in server.stderr or ()], daemon=True).start()
+                return str(event["url"])
     raise ProcessError(f"its server did not start: {last:.300}")
-
-
-def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB of 10^6 bytes; 0: unknown."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0.0
-    kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-    return round(kilobytes * 1024 / 1e6, 1)
 
 
 def poisson_arrivals(count: int, per_second: float, seed: int) -> list[float]:
@@ -83,20 +63,16 @@ def poisson_arrivals(count: int, per_second: float, seed: int) -> list[float]:
     return arrivals
 
 
-def send_all(url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float]) -> list[Answer]:
-    """Send requests at their scheduled times, from this process.
-
-    Args:
-        url: URL of the server
-        bodies: JSON body of each request
-        arrivals: scheduled times in seconds after the start
-    """
+def send_all(
+    url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float] | None = None
+) -> list[Answer]:
+    """Send requests, by default one by one, or at times in seconds after the start."""
 
     async def send() -> list[Answer]:
         async with open_session() as session:
-            return await at_times(
-                arrivals, lambda index, due: _send(session, url, bodies[index], due)
-            )
+            if arrivals is None:
+                return [await _send(session, url, body, time.perf_counter()) for body in bodies]
+            return await at_times(arrivals, lambda n, due: _send(session, url, bodies[n], due))
 
     return asyncio.run(send())
 
@@ -106,8 +82,7 @@ async def at_times(
 ) -> list[Received]:
     """Act at scheduled times, in seconds after now, whether or not earlier acts have ended.
 
-    Args:
-        act: is given the number of the time, and the time on the clock of `time.perf_counter`
+    `act` gets the number of the time, and the time on the clock of `time.perf_counter`.
     """
     started = time.perf_counter()
 
@@ -116,16 +91,6 @@ async def at_times(
         return await act(index, started + arrival)
 
     return await asyncio.gather(*(later(*each) for each in enumerate(arrivals)))
-
-
-def send_one_by_one(url: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
-    """Send each request after the previous one is answered."""
-
-    async def send() -> list[Answer]:
-        async with open_session() as session:
-            return [await _send(session, url, body, time.perf_counter()) for body in bodies]
-
-    return asyncio.run(send())
 
 
 def open_session() -> Any:

@@ -34,6 +34,7 @@ from dragoman.runtime.serving.options import ListenOptions
 from dragoman.runtime.serving.process import bind, run_app
 
 from ...peers.interface import Rows
+from .load import ROUTE
 
 
 class PeerModel(NamedTuple):
@@ -46,20 +47,16 @@ class PeerModel(NamedTuple):
 
 
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:
-    """Return a text model; a batch runs until its longest output ends.
+    """Return a text model; a batch runs until its longest output ends."""
 
-    Args:
-        translate: (sources, maximum new tokens) -> outputs
-    """
+    def read(fields: Fields) -> tuple[list[int], int]:
+        return fields.require("source", list), fields.require("max_new_tokens", int)
 
     def compute(items: Sequence[tuple[list[int], int]]) -> list[dict[str, Any]]:
         longest = max(limit for _, limit in items)
         return [{"tokens": row} for row in translate([source for source, _ in items], longest)]
 
-    return PeerModel(
-        lambda fields: (fields.require("source", list), fields.require("max_new_tokens", int)),
-        compute,
-    )
+    return PeerModel(read, compute)
 
 
 def ctranslate2(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
@@ -80,12 +77,13 @@ def hugging_face(directory: Path, compute_type: str, workers: int, threads: int)
 
 def faster_whisper(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
-    from ...peers.ctranslate2_runtime import FasterWhisperPeer
+    from ...peers.ctranslate2_runtime import load_faster_whisper
 
-    peer = FasterWhisperPeer(directory, threads, compute_type, workers=workers)
+    kind: dict[str, Any] = {"mode": compute_type, "way": "greedy", "workers": workers}
+    loaded = load_faster_whisper(directory, threads, **kind)
     return PeerModel(
         lambda fields: base64.b64decode(fields.require("audio", str)),
-        lambda clips: [{"text": peer.transcribe(io.BytesIO(clip))} for clip in clips],
+        lambda clips: [{"text": loaded.transcribe(io.BytesIO(clip))} for clip in clips],
     )
 
 
@@ -93,13 +91,7 @@ KINDS = {"ctranslate2": ctranslate2, "hugging-face": hugging_face, "faster-whisp
 
 
 class BatchingQueue:
-    """A queue that gives a free worker all waiting requests, up to a batch.
-
-    Args:
-        compute: items -> a result for each
-        workers: number of parallel calls
-        batch: maximum requests per call
-    """
+    """A queue that gives a free worker all waiting requests, up to a batch."""
 
     def __init__(
         self, compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]], workers: int, batch: int
@@ -141,10 +133,9 @@ def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette
         result = await asyncio.wrap_future(queue.put(item))
         return JSONResponse({"model": "peer", "results": [result]})
 
-    protocol = Protocol("peer", (Endpoint("/v1/generate", generate),), ("/",), error_body)
-    middleware = Middleware(
-        RequestMiddleware, protocols=[protocol], keys=ApiKeys(()), metrics=Metrics()
-    )
+    protocol = Protocol("peer", (Endpoint(ROUTE, generate),), ("/",), error_body)
+    common: dict[str, Any] = {"protocols": [protocol], "keys": ApiKeys(()), "metrics": Metrics()}
+    middleware = Middleware(RequestMiddleware, **common)
     return Starlette(routes=protocol.routes(None), middleware=[middleware])
 
 

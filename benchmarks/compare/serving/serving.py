@@ -8,10 +8,12 @@ goodput.
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,22 +21,78 @@ import click
 import numpy as np
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.serving.arrangement import Arrangement
 
+from ...models.bundles import Calibration
+from ...models.shapes import SHAPES, describe
 from ...processes import HERE, ProcessError, call_in
 from .. import options
-from ..contenders.queue import Arrangement
+from ..contenders import text
 from ..record import Record, Row, Table, table_of
-from ..rounds import Failure, prepare
+from ..rounds import Failure, prepare, unchanged
 from ..task import Options, Run, Task
-from .goodput import SLOWER, measure_goodput, standings
-from .load import SEED, running, send_one_by_one
-from .workloads import ServedTool, Workload, speech_workload, text_workload
+from ..tasks.speech import read_clips
+from .goodput import SLOWER, ServedTool, Workload, measure_goodput, served_tool, standings
+from .load import SEED, running, send_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SOURCES = 500
 OVERHEAD_OF = "Dragoman int8"
 OVERHEAD_REQUESTS, OVERHEAD_ROUNDS = 30, 3
+
+
+def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:
+    """Return requests of token ids, whose outputs end with end tokens; write the checkpoint."""
+    from ...models.random_checkpoint import write_ending_text_model
+    from ...peers import ctranslate2
+
+    vocab_size = vocab_size or SHAPES[shape].vocab_size
+    write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT)
+    tokens = (1, vocab_size - 1)  # exclude end token and padding
+    shortest, longest = text.SOURCE_LENGTHS
+    most = text.LONGEST_OUTPUT
+    tools = dragoman_tools(64, text.draw_sources(text.CALIBRATION_SOURCES, tokens, seed=99))
+    for mode in text.ctranslate2_compute_types():
+        if mode in ("float32", "int8"):
+            prepare = partial(ctranslate2.prepare, mode=mode)
+            tools.append(served_tool(text.CTRANSLATE2, mode, prepare, "ctranslate2", 8, 32))
+    tools.append(served_tool("Hugging Face", "fp32", unchanged, "hugging-face", 16))
+    return Workload(
+        describe(shape, vocab_size),
+        f"sources of {shortest} to {longest} tokens, outputs of at most {most}",
+        checkpoint,
+        tools,
+        [{"source": s, "max_new_tokens": most} for s in text.draw_sources(SOURCES, tokens)],
+        first_rate=8.0,
+    )
+
+
+def speech_workload(whisper: Path, clips: Path) -> Workload:
+    """Return requests of audio files, base64 in JSON, to an English-only Whisper of CTranslate2."""
+    files = sorted(read_clips(clips))
+    return Workload(
+        whisper.name,
+        f"{len(files)} clips of speech, transcribed greedily without timestamps",
+        whisper,
+        [
+            *dragoman_tools(16),
+            served_tool("faster-whisper", "float32", unchanged, "faster-whisper", 1),
+            served_tool("faster-whisper", "int8", unchanged, "faster-whisper", 1),
+        ],
+        [{"audio": base64.b64encode(file.read_bytes()).decode()} for file in files],
+        first_rate=2.0,
+    )
+
+
+def dragoman_tools(batch: int, calibration: Calibration = ()) -> list[ServedTool]:
+    """Return Dragoman's server in fp32 and int8."""
+    return [
+        served_tool(text.DRAGOMAN, kind.precision, kind.preparation(calibration), "dragoman", batch)
+        for kind in text.BUNDLES
+        if kind.precision != "int4"
+    ]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -71,17 +129,17 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def _overhead_ms(tool: ServedTool, directory: Path, workload: Workload, cores: int) -> float:
-    """Return the overhead of HTTP and the queue without load, in milliseconds.
+    """Return the milliseconds that HTTP and the queue add to a call of the library, without load.
 
-    It is the median over sources of the difference from the library's call, each the minimum of
-    several interleaved rounds.
+    Of each source counts the fastest of several interleaved rounds; the median over sources is
+    returned.
     """
     bodies = workload.bodies[:OVERHEAD_REQUESTS]
     bundle = prepare(tool, workload.checkpoint, directory)
     with running(tool.command(bundle, Arrangement(1, cores, 64))) as (url, _):
         served, called = [], []
         for _ in range(OVERHEAD_ROUNDS):
-            answers = call_in(HERE, send_one_by_one, url, bodies)
+            answers = call_in(HERE, send_all, url, bodies)
             served.append([answer.seconds for answer in answers])
             called.append(call_in(HERE, call_library, bundle, cores, bodies))
     differences = np.min(served, axis=0) - np.min(called, axis=0)
@@ -93,13 +151,11 @@ def call_library(directory: Path, threads: int, bodies: Sequence[dict[str, Any]]
     from dragoman.runtime import load
 
     model, seconds = load(directory, threads=threads), []
-    for number, body in enumerate([*bodies[:2], *bodies]):  # the first two warm up
-        source, longest = body["source"], body["max_new_tokens"]
+    for body in [*bodies[:2], *bodies]:  # the first two warm up
         started = time.perf_counter()
-        model.generate([source], max_new_tokens=longest)
-        if number >= 2:
-            seconds.append(time.perf_counter() - started)
-    return seconds
+        model.generate([body["source"]], max_new_tokens=body["max_new_tokens"])
+        seconds.append(time.perf_counter() - started)
+    return seconds[2:]
 
 
 ARRANGEMENT = "{X[arrangement][0]} x {X[arrangement][1]}, {X[arrangement][2]} at once"
@@ -118,10 +174,10 @@ COLUMNS = (
 )
 
 
-def _best(record: Record, tool: Row, goodput: str) -> Row:
-    """Return the entry of a tool with the highest goodput."""
-    case = tool["tool"], tool[goodput]["arrangement"]
-    return next(e for e in record["entries"] if (e["tool"], e["arrangement"]) == case)
+def _best(record: Record) -> list[Row]:
+    """Return the entry of each tool with its highest goodput."""
+    entries = {f"{entry['tool']} {entry['arrangement']}": entry for entry in record["entries"]}
+    return [entries[f"{tool['tool']} {tool['own']['arrangement']}"] for tool in record["tools"]]
 
 
 def tables(record: Record) -> Iterator[Table]:
@@ -135,8 +191,7 @@ def tables(record: Record) -> Iterator[Table]:
             "limit_ms": record["slower"] * best["fastest"] * 1000,
             "memory_mb": best["memory_mb"],
         }
-        for tool in record["tools"]
-        for best in [_best(record, tool, "own")]
+        for tool, best in zip(record["tools"], _best(record), strict=True)
     ]
     title = (
         f"{record['model']}; {record['requests']}. Requests a second at which p95 is at most "
@@ -153,14 +208,10 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def picture(record: Record) -> Figure:
-    """Draw latency percentiles over the rate, for each tool in its best arrangement.
-
-    Peers are dashed; dotted lines are the common limit of p95.
-    """
+    """Draw latency percentiles over the rate, of each tool at its best; peers are dashed."""
     from ..picture_style import figure, legend_below, looks, styled, tidy
 
-    best = [_best(record, tool, "own") for tool in record["tools"]]
-    percentiles = ("p50", "p95", "p99")
+    best, percentiles = _best(record), ("p50", "p95", "p99")
     with styled():
         drawn = figure(4.2)
         drawn.suptitle(record["model"], fontsize="medium")
@@ -190,20 +241,17 @@ def _file(record: Record, options: Any) -> str:
     return f"serving-{name}-{options['cores'] or os.cpu_count()}-cores"
 
 
+SPEECH = "Speech instead of texts: an English-only Whisper in CTranslate2's format."
+CLIPS = "With --whisper: folder of audio files and transcripts.tsv."
+
 SERVING = Task(
     name="serving",
     help="Compare how many requests a second servers answer in time.",
     options=(
         options.SHAPE,
         options.VOCAB_SIZE,
-        options.option(
-            "--whisper",
-            "Speech instead of texts: an English-only Whisper in CTranslate2's format.",
-            kind=Path,
-        ),
-        options.option(
-            "--clips", "With --whisper: folder of audio files and transcripts.tsv.", kind=Path
-        ),
+        options.option("--whisper", SPEECH, kind=Path),
+        options.option("--clips", CLIPS, kind=Path),
         options.CORES,
         options.option(
             "--seconds", "That requests arrive at each rate.", 15.0, click.FloatRange(1)

@@ -18,15 +18,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from string import ascii_lowercase
+from typing import Any
 
 import click
 
-from ...processes import HERE, ProcessError, call_in
+from ...processes import HERE, ProcessError, call_in, memory_mb
 from .. import options
 from ..record import Record, Table
 from ..task import Options, Run, Task
-from .load import ROUTE, SEED, at_times, open_session, poisson_arrivals, resident_mb, running
+from .load import ROUTE, SEED, at_times, open_session, poisson_arrivals, running
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -52,6 +53,8 @@ RATES = tuple(50.0 * 2**n for n in range(8))
 ATTEMPT_SECONDS = 6.0
 SATURATED = 0.1
 """The share of refused requests from which a server is saturated."""
+GAUGE = r"^dragoman_(?:rows_in_use|queue_length)\{.*\} (\S+)$"
+"""Pattern of what a server counts of the rows in use and of the outputs that wait."""
 BAD_BODIES = (b"", b"{", b'{"source": 1}', b'{"sources": {}}', b"\xff\xfe", b'{"source":"a","x":1}')
 
 
@@ -76,20 +79,12 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
     from dragoman.runtime.decoding.results import result_data
 
     model = load(bundle, threads=1)
-    return [
-        [
-            json.loads(json.dumps(result_data(result)))
-            for result in model.generate(sources, GenerationOptions(**options))
-        ]
-        for options in OPTIONS
-    ]
+    answers = [model.generate(sources, GenerationOptions(**options)) for options in OPTIONS]
+    return [[json.loads(json.dumps(result_data(r))) for r in results] for results in answers]
 
 
 def streamed_result(events: str) -> Any:
-    """Return the final result of a stream.
-
-    Returns None if it is missing or does not match the streamed tokens.
-    """
+    """Return the result of a stream; None: it is missing or differs from the streamed tokens."""
     found = []
     for message in events.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in message.split("\n"))
@@ -106,23 +101,8 @@ COUNTS = ("answered", "streamed", "refused", "vanished", "malformed", "wrong")
 """What is counted of clients; "wrong" are answers that differ from the library's."""
 
 
-class Received(NamedTuple):
-    """An answer: its status, and seconds since the first request."""
-
-    seconds: float
-    status: int
-
-
 class Clients:
-    """Well-behaved and misbehaving clients, which check the answers.
-
-    Args:
-        pid: process id of the server
-        expected: see `library_answers`
-
-    Attributes:
-        counts: numbers by `COUNTS`
-    """
+    """Well-behaved and misbehaving clients, which compare answers with `library_answers`."""
 
     def __init__(
         self, url: str, pid: int, sources: Sequence[str], expected: list[list[Any]]
@@ -145,8 +125,10 @@ class Clients:
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
                 if not early and elapsed >= max(seconds / 5, min(seconds / 2, WARM_UP)):
-                    early = resident_mb(self._pid)
-                await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
+                    early = memory_mb(self._pid)
+                period = min(BURST_SECONDS, max(1.0, seconds - elapsed))
+                await at_times(self._arrivals(rate, period), self._client)
+                await asyncio.gather(*(self._ask() for _ in range(BURST)))
             slots = await self._slots()
         return {
             "minutes": round(seconds / 60, 2),
@@ -154,35 +136,35 @@ class Clients:
             **{name: self.counts[name] for name in COUNTS},
             "unexpected": dict(self._unexpected),
             "slots": slots,
-            "memory_mb": (early, resident_mb(self._pid)),
+            "memory_mb": (early, memory_mb(self._pid)),
         }
 
-    async def flood(self, rate: float, seconds: float) -> list[Received]:
-        """Send only valid requests at a rate, in an open loop."""
+    async def flood(self, rate: float, seconds: float) -> list[tuple[float, int]]:
+        """Send only valid requests; return the seconds since the first and the status of each."""
         started = time.perf_counter()
 
-        async def ask(index: int, due: float) -> Received:
+        async def ask(index: int, due: float) -> tuple[float, int]:
             status = await self._ask()
-            return Received(time.perf_counter() - started, status)
+            return time.perf_counter() - started, status
 
         async with open_session() as self._session:
             return await at_times(self._arrivals(rate, seconds), ask)
 
     def _arrivals(self, rate: float, seconds: float) -> list[float]:
-        count, seed = max(1, round(rate * seconds)), self._random.randrange(1 << 30)
-        return poisson_arrivals(count, rate, seed)
+        seed = self._random.randrange(1 << 30)
+        return poisson_arrivals(max(1, round(rate * seconds)), rate, seed)
 
-    async def _period(self, rate: float, seconds: float) -> None:
-        """Send requests at a rate, and a burst at the end."""
-        await at_times(self._arrivals(rate, seconds), lambda index, due: self._client())
-        await asyncio.gather(*(self._ask() for _ in range(BURST)))
-
-    async def _client(self) -> None:
+    async def _client(self, index: int, due: float) -> None:
         kind = self._random.random()
         if kind < VANISHING:
             await self._vanish()
         elif kind < VANISHING + MALFORMED:
-            await self._malform()
+            body = self._random.choice(BAD_BODIES)
+            async with self._session.post(self._url + ROUTE, data=body) as answer:
+                if answer.status == 400:
+                    self.counts["malformed"] += 1
+                else:
+                    self._unexpected[answer.status] += 1
         else:
             await self._ask()
 
@@ -222,50 +204,22 @@ class Clients:
         await writer.wait_closed()
         self.counts["vanished"] += 1
 
-    async def _malform(self) -> None:
-        body = self._random.choice(BAD_BODIES)
-        async with self._session.post(self._url + ROUTE, data=body) as answer:
-            if answer.status == 400:
-                self.counts["malformed"] += 1
-            else:
-                self._unexpected[answer.status] += 1
-
     async def _slots(self) -> int:
-        """Return the rows in use and the waiting outputs.
-
-        A final request ensures that abandoned requests have been evicted.
-        """
+        """Return the rows in use and the outputs that wait, after abandoned ones are evicted."""
         await self._ask()
         async with self._session.get(f"{self._url}/metrics") as answer:
             text = await answer.text()
-        gauges = re.findall(
-            r"^dragoman_(?:rows_in_use|queue_length)\{.*\} (\S+)$", text, re.MULTILINE
-        )
-        return int(sum(map(float, gauges)))
+        return int(sum(map(float, re.findall(GAUGE, text, re.MULTILINE))))
 
 
-def _sources() -> list[str]:
-    """Return random words of 1 to 20 letters, which any text model can read."""
-    generator = random.Random(SEED)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    lengths = [1 + n % 20 for n in range(60)]
-    return ["".join(generator.choices(letters, k=length)) for length in lengths]
-
-
-def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
-    """Return the requests answered per second under overload.
+def saturation(flood: Callable[[float], Sequence[tuple[float, int]]]) -> float:
+    """Return the requests answered per second under overload, given what sends them at a rate.
 
     They are counted in the middle half of the time, when the queue is full and requests arrive.
-
-    Args:
-        flood: sends requests at a rate for `ATTEMPT_SECONDS`
-
-    Raises:
-        ProcessError: all requests are answered at every rate.
     """
     begin, end = ATTEMPT_SECONDS / 4, ATTEMPT_SECONDS * 3 / 4
     for rate in RATES:
-        statuses = [each.status for each in flood(rate) if begin <= each.seconds < end]
+        statuses = [status for seconds, status in flood(rate) if begin <= seconds < end]
         if statuses.count(429) > SATURATED * len(statuses):
             return statuses.count(200) / (end - begin)
     raise ProcessError(f"expected some of {RATES[-1]:.0f} requests a second to be refused")
@@ -274,7 +228,8 @@ def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
 def measure(run: Run, given: Options) -> dict[str, Any]:
     """Find the saturation rate of a server, then soak it at a fraction of that rate."""
     bundle, minutes = given.bundle, given.minutes
-    sources = _sources()
+    draw = random.Random(SEED).choices  # any text model can read words of 1 to 20 letters
+    sources = ["".join(draw(ascii_lowercase, k=1 + n % 20)) for n in range(60)]
     expected = call_in(HERE, library_answers, bundle, sources)
     command = [sys.executable, "-m", "dragoman", "serve", str(bundle), "--port", "0"]
     with running([*command, "--max-waiting", str(WAITING)]) as (url, pid):
@@ -296,10 +251,8 @@ def tables(record: Record) -> Iterator[Table]:
 
 def notes(record: Record) -> Iterator[str]:
     """Yield the number of correct answers."""
-    yield (
-        f"{record['answered']} answers as the library's, {record['streamed']} of them streamed; "
-        f"{record['refused']} refused"
-    )
+    text = "{answered} answers as the library's, {streamed} of them streamed; {refused} refused"
+    yield text.format_map(record)
 
 
 SOAK = Task(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,8 @@ from ...models.shapes import ENCODERS
 from ...processes import ProcessError
 from .. import options
 from .. import record as records
-from ..contenders.encoding import (
-    PROSE,
-    QUERY,
-    Calls,
-    EncodingContender,
-    Vectors,
-    calibration_texts,
-    calls,
-    case_name,
-    contenders,
-    load_tokenizer,
-    queue,
-)
+from ..contenders import encoding
+from ..contenders.encoding import Calls, EncodingContender, Vectors, case_name
 from ..contenders.text import DRAGOMAN
 from ..record import Record, Row, Table, pivoted, ranged, sections, table_of
 from ..rounds import Entrant, Failure, Footprint, Turns, against, count, spread
@@ -42,25 +32,25 @@ LOWEST_MEAN_COSINE = 0.9
 LOWEST_FP32_COSINE = 0.999
 """Of the embedding, or agreement of the score, of any text in fp32."""
 TRAINED = "MiniLM-L6"
+AllTurns = Mapping[Entrant, Turns[Vectors]]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders at all lengths and batch sizes, and at the queue."""
     model, checkpoint = checkpoint_of(given, run.checkpoint)
-    tokenizer = load_tokenizer(checkpoint)
-    prose, query = PROSE.read_text(encoding="utf-8"), QUERY if given.rerank else ""
-    everyone = contenders(
-        calibration_texts(tokenizer, query), openvino_in=run.openvino, rerank=given.rerank
-    )
-    cases = [(length, size) for length in given.lengths for size in given.batch_sizes]
-    items = [calls(prose, tokenizer, *case, query) for case in cases]
+    tokenizer, query = encoding.load_tokenizer(checkpoint), encoding.QUERY if given.rerank else ""
+    calibration = encoding.calibration_texts(tokenizer, query)
+    everyone = encoding.contenders(calibration, openvino_in=run.openvino, rerank=given.rerank)
+    prose = encoding.PROSE.read_text(encoding="utf-8")
+    cases = product(given.lengths, given.batch_sizes)
+    items = [encoding.calls(prose, tokenizer, *case, query) for case in cases]
     if given.queue:
-        items.append(queue(prose, tokenizer, given.queue, query))
+        items.append(encoding.queue(prose, tokenizer, given.queue, query))
     common = {"threads": given.threads, "rounds": given.rounds}
     return {
         "model": given.name or model,
         **common,
-        **measure_encoding(run, everyone, items, checkpoint, **common),
+        **measure_encoding(run, everyone, items, checkpoint=checkpoint, **common),
     }
 
 
@@ -83,22 +73,9 @@ def checkpoint_of(given: Options, directory: Path) -> tuple[str, Path]:
 
 
 def measure_encoding(
-    run: Run,
-    everyone: Sequence[EncodingContender],
-    items: Sequence[Calls],
-    checkpoint: Path,
-    *,
-    threads: Sequence[int],
-    rounds: int,
+    run: Run, everyone: Sequence[EncodingContender], items: Sequence[Calls], **ways: Any
 ) -> dict[str, Any]:
-    """Measure contenders: `measurements`, `footprints`, `failures`.
-
-    Args:
-        everyone: contenders, the reference first, which others are compared with
-
-    Raises:
-        ProcessError: the reference failed.
-    """
+    """Measure contenders, the reference first: `measurements`, `footprints`, `failures`."""
     chosen = run.chosen(everyone)
     work = {str(item): item for item in items}
     expected: dict[str, Vectors] = {}  # the reference takes the first turn
@@ -106,8 +83,7 @@ def measure_encoding(
     def check(item: Calls, found: Vectors) -> None:
         check_vectors(found, expected.setdefault(str(item), found))
 
-    ways = {"checkpoint": checkpoint, "threads": threads, "rounds": rounds, "check": check}
-    results = run.take_turns(chosen, work, **ways)
+    results = run.take_turns(chosen, work, check=check, **ways)
     by_name = {contender.name: contender for contender in chosen}
     measurements = [
         row
@@ -118,11 +94,7 @@ def measure_encoding(
 
 
 def check_vectors(found: Vectors, expected: Vectors) -> None:
-    """Check the shape and the direction of embeddings, or the difference of scores.
-
-    Raises:
-        ProcessError: the shape or a direction differs.
-    """
+    """Raise ProcessError if the shape or the direction of embeddings, or scores, differ."""
     if found.shape != expected.shape:
         raise ProcessError(f"expected an array of shape {expected.shape}, found {found.shape}")
     mean = float(cosines(found, expected).mean())
@@ -134,10 +106,7 @@ def check_vectors(found: Vectors, expected: Vectors) -> None:
 
 
 def cosines(found: Vectors, expected: Vectors) -> Vectors:
-    """Return the cosines of the angles between rows; of scores, their agreement.
-
-    That is 1 minus the difference of two probabilities.
-    """
+    """Return the cosines between rows; of scores, 1 minus the difference of two probabilities."""
     if found.ndim == 1:
         agreement: Vectors = 1 - np.abs(found - expected)
         return agreement
@@ -147,15 +116,9 @@ def cosines(found: Vectors, expected: Vectors) -> Vectors:
 
 
 def measurements_of(
-    turns: Mapping[Entrant, Turns[Vectors]],
-    contenders: Mapping[str, EncodingContender],
-    item: Calls,
-    expected: Vectors,
+    turns: AllTurns, contenders: Mapping[str, EncodingContender], item: Calls, expected: Vectors
 ) -> list[Row]:
     """Return a row for each contender and number of threads, of one work item.
-
-    Args:
-        contenders: contenders by name
 
     Returns:
         rows of the case; `ms_per_call`: spread of the time of one batch, from texts to embeddings;
@@ -164,20 +127,15 @@ def measurements_of(
         embeddings or scores, see `cosines`
     """
     timed = {entrant: own for entrant, own in turns.items() if own.counted}
+    similarity = "cosine" if expected.ndim == 2 else "agreement"
     rows: list[Row] = []
     for entrant, own in timed.items():
-        fp32, reduced = (
-            {
-                other: theirs.median
-                for other, theirs in timed.items()
-                if contenders[other.contender].peer
-                and other.threads <= entrant.threads
-                and contenders[other.contender].fp32 == in_fp32
-            }
-            for in_fp32 in (True, False)
-        )
+        peers: dict[bool, dict[Entrant, float]] = {True: {}, False: {}}
+        for other, theirs in timed.items():
+            contender = contenders[other.contender]
+            if contender.peer and other.threads <= entrant.threads:
+                peers[contender.fp32][other] = theirs.median
         of_texts = cosines(own.outcome, expected)
-        similarity = "cosine" if expected.ndim == 2 else "agreement"
         rows.append(
             {
                 "contender": entrant.contender,
@@ -187,8 +145,8 @@ def measurements_of(
                 "batch_size": item.batch_size,
                 "ms_per_call": spread(own.seconds, 1e3 / len(item.texts)),
                 "texts_per_second": round(len(expected) / own.median, 1),
-                **against(own.median, fp32, "fp32"),
-                **against(own.median, reduced, "reduced"),
+                **against(own.median, peers[True], "fp32"),
+                **against(own.median, peers[False], "reduced"),
                 similarity: round(float(of_texts.mean()), 6),
                 f"lowest_{similarity}": round(float(of_texts.min()), 6),
             }
@@ -213,6 +171,11 @@ def without_wrong(
         "footprints": [f for f in footprints if f.contender not in wrong],
         "failures": [*failures, *(Failure(name, f"{reason} {c}") for name, c in wrong.items())],
     }
+
+
+def case_of(row: Row) -> str:
+    """Return the name of the work item of a measurement."""
+    return case_name(row["length"], row["batch_size"])
 
 
 def similarity_in(row: Row) -> str:
@@ -253,8 +216,7 @@ def standings(measurements: Iterable[Row]) -> Iterator[str]:
     kinds = {"fp32_": "peer in fp32", "reduced_": "peer in a lower precision"}
 
     def case(row: Row) -> str:
-        threads = count(row["threads"], "thread")
-        return f"{case_name(row['length'], row['batch_size'])}, {threads}"
+        return f"{case_of(row)}, {count(row['threads'], 'thread')}"
 
     for own in sections(measurements, "contender"):
         if own[0]["contender"].startswith(DRAGOMAN):
@@ -263,62 +225,49 @@ def standings(measurements: Iterable[Row]) -> Iterator[str]:
 
 def documentation(record: Record) -> Iterator[Table]:
     """Yield a table for each number of threads, with the best in bold, and cosines."""
+    name = similarity_in(record["measurements"][0])
+
+    def similarity(own: Sequence[Row]) -> list[str]:
+        mean = sum(row[name] for row in own) / len(own)
+        return [f"{mean:.4f}", f"{min(row[f'lowest_{name}'] for row in own):.4f}"]
+
     for rows in sections(record["measurements"], "threads"):
         best = {
-            (case[0]["length"], case[0]["batch_size"]): min(row["ms_per_call"][0] for row in case)
+            case_of(case[0]): min(row["ms_per_call"][0] for row in case)
             for case in sections(rows, "length", "batch_size")
         }
 
-        def cell(row: Row, best: Mapping[tuple[int | None, int], float] = best) -> str:
-            fastest = row["ms_per_call"][0] == best[row["length"], row["batch_size"]]
+        def cell(row: Row, best: Mapping[str, float] = best) -> str:
             text = ranged(row["ms_per_call"])
-            return f"**{text}**" if fastest else text
+            return f"**{text}**" if row["ms_per_call"][0] == best[case_of(row)] else text
 
-        name = similarity_in(rows[0])
-
-        def similarity(own: Sequence[Row], name: str = name) -> list[str]:
-            mean = sum(row[name] for row in own) / len(own)
-            return [f"{mean:.4f}", f"{min(row[f'lowest_{name}'] for row in own):.4f}"]
-
-        headings = [case_name(*case) for case in best]
         first = f"{count(rows[0]['threads'], 'thread')}, ms per call"
         lines = pivoted(rows, ["contender"], cell, more=similarity)
-        yield Table([first, *headings, name, "lowest"], lines)
+        yield Table([first, *best, name, "lowest"], lines)
 
+
+MODEL = (
+    "Directory of sentence-transformers with mean pooling, or with --rerank of a cross-encoder "
+    "[default: MiniLM-L6, downloaded]."
+)
+RANDOM = "Shape of a model with random weights, instead of --model."
+RERANK = "Score documents with a query; without --model by a cross-encoder of random weights."
+QUEUE = (
+    "Texts of 8 to 256 tokens in a queue, encoded besides; 32 at once by tools that do not form "
+    "batches of similar length."
+)
+TOKENS = "Tokens of every text, special tokens included;"
 
 ENCODING = Task(
     name="encoding",
     help="Compare the latency of sentence embeddings, from texts to vectors, or of reranking.",
     options=(
-        options.option(
-            "--model",
-            "Directory of sentence-transformers with mean pooling, or with --rerank of a "
-            "cross-encoder [default: MiniLM-L6, downloaded].",
-            kind=Path,
-        ),
-        options.option(
-            "--shape", "Shape of a model with random weights, instead of --model.", kind=[*ENCODERS]
-        ),
-        options.option(
-            "--rerank",
-            "Score documents with a query; without --model by a cross-encoder of random weights.",
-            default=False,
-            is_flag=True,
-        ),
-        options.option(
-            "--queue",
-            "Texts of 8 to 256 tokens in a queue, encoded besides; 32 at once by tools that do not "
-            "form batches of similar length.",
-            kind=int,
-        ),
+        options.option("--model", MODEL, kind=Path),
+        options.option("--shape", RANDOM, kind=[*ENCODERS]),
+        options.option("--rerank", RERANK, False, is_flag=True),
+        options.option("--queue", QUEUE, kind=int),
         options.option("--name", "The model's name in the record [default: the directory's]."),
-        options.option(
-            "--length",
-            "Tokens of every text, special tokens included;",
-            (16, 128),
-            click.IntRange(3),
-            parameter="lengths",
-        ),
+        options.option("--length", TOKENS, (16, 128), click.IntRange(3), parameter="lengths"),
         options.batch_sizes(1, 8, 32, what="Texts encoded by one call;"),
         options.each_with_threads(1, 2),
         options.rounds(7),

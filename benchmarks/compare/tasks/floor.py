@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,7 @@ class Pace:
 
 
 def best_pace(paces: Iterable[Pace]) -> Pace:
-    """Return the best of several measurements, since other load only slows a machine down.
-
-    Args:
-        paces: measurements with the same number of threads
-    """
+    """Return the best of several measurements, since other load only slows a machine down."""
     several = list(paces)
     products = {name: max(p.products[name] for p in several) for name in several[0].products}
     fastest = max(pace.gigabytes_per_second for pace in several)
@@ -70,7 +67,16 @@ def measure_pace(threads: int) -> Pace:
     }
 
     def seconds(x: NDArray[Any], operator: str, domain: str, **constants: Any) -> float:
-        return _seconds(_product(operator, domain, x.dtype, constants), {"x": x}, threads)
+        """Return the minimum seconds of several runs."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = InMemorySession(_product(operator, domain, x.dtype, constants), options)
+        times = []
+        for _ in range(REPETITIONS):
+            started = time.perf_counter()
+            session.run({"x": x})
+            times.append(time.perf_counter() - started)
+        return min(times)
 
     read = seconds(one, "MatMul", "", w=weight)
     products = {
@@ -98,19 +104,6 @@ def _product(operator: str, domain: str, dtype: np.dtype[Any], constants: Any) -
     return ir.Model(graph, ir_version=10)
 
 
-def _seconds(model: ir.Model, feeds: dict[str, NDArray[Any]], threads: int) -> float:
-    """Return the minimum seconds of several runs."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = InMemorySession(model, options)
-    times = []
-    for _ in range(REPETITIONS):
-        started = time.perf_counter()
-        session.run(feeds)
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
 BYTES: dict[str, tuple[float, float]] = {"fp32": (4, 4), "int8": (1, 1), "int4": (0.5625, 1)}
 """Bytes of a weight, scales included, and of a number in a cache of self-attention."""
 COMPUTED_IN = {"fp32": "fp32", "int8": "int8", "int4": "fp32"}
@@ -124,43 +117,27 @@ def floors(
     workload: Workload,
     vocab_size: int,
 ) -> list[Row]:
-    """Return the floor of each precision at each batch size and number of threads.
-
-    Args:
-        precisions: precisions (keys of `BYTES`) of Dragoman's contenders by name
+    """Return the floor of Dragoman's contenders, given by precision, in each case.
 
     Returns:
         rows of the case; `ms`: time of a step, including its share of the encoder; `reading_ms` and
         `products_ms`: times of a step without the encoder, of which the longer one counts
     """
-    return [
-        {
-            "contender": contender,
-            "threads": pace.threads,
-            "batch_size": size,
-            **_floor(pace, precision, shape, workload, vocab_size, size),
-        }
-        for pace in paces
-        for contender, precision in precisions.items()
-        for size in workload.batch_sizes
-    ]
-
-
-def _floor(
-    pace: Pace, precision: str, shape: Shape, workload: Workload, vocab_size: int, batch_size: int
-) -> dict[str, float]:
-    rows = batch_size * workload.num_beams
     source = (workload.source_length + (workload.longest_source or workload.source_length)) / 2
-    target = workload.new_tokens / 2  # the mean over steps
+    cross, cached = shape.cached(source), shape.cached(workload.new_tokens / 2)  # mean over steps
     weights = shape.layer_weights + vocab_size * shape.d_model
-    of_weight, of_cache = BYTES[precision]
-    cross, cached = shape.cached(source), shape.cached(target)
-    read = weights * of_weight + batch_size * cross * 4 + rows * cached * of_cache
-    reading = read / pace.gigabytes_per_second / 1e9
-    products = rows * weights / pace.products[COMPUTED_IN[precision]] / 1e9
-    products += rows * (cross + cached) / pace.products["fp32"] / 1e9
-    encoder = "int8" if precision == "int4" else precision
-    encoding = batch_size * source * shape.layer_weights / pace.products[encoder] / 1e9
-    seconds = max(reading, products) + encoding / workload.new_tokens
-    figures = {"ms": seconds, "reading_ms": reading, "products_ms": products}
-    return {name: round(1e3 * value, 3) for name, value in figures.items()}
+    found: list[Row] = []
+    for pace, contender, size in product(paces, precisions, workload.batch_sizes):
+        rows, precision = size * workload.num_beams, precisions[contender]
+        of_weight, of_cache = BYTES[precision]
+        read = weights * of_weight + size * cross * 4 + rows * cached * of_cache
+        reading = read / pace.gigabytes_per_second / 1e9
+        products = rows * weights / pace.products[COMPUTED_IN[precision]] / 1e9
+        products += rows * (cross + cached) / pace.products["fp32"] / 1e9
+        encoder = "int8" if precision == "int4" else precision
+        encoding = size * source * shape.layer_weights / pace.products[encoder] / 1e9
+        seconds = max(reading, products) + encoding / workload.new_tokens
+        times = {"ms": seconds, "reading_ms": reading, "products_ms": products}
+        case = {"contender": contender, "threads": pace.threads, "batch_size": size}
+        found.append(case | {name: round(1e3 * value, 3) for name, value in times.items()})
+    return found

@@ -17,26 +17,15 @@ from typing import Any
 
 import click
 
+from ...models import shapes
 from ...models.bundles import optimized_bundle
-from ...models.shapes import (
-    LANGUAGE_MODELS,
-    SHAPES,
-    check_lengths,
-    describe,
-    describe_language_model,
-)
+from ...models.shapes import LANGUAGE_MODELS, SHAPES
 from .. import options
-from ..contenders.text import (
-    BUNDLES,
-    BundleKind,
-    Workload,
-    language_models,
-    translators,
-)
+from ..contenders.text import BUNDLES, BundleKind, Workload, language_models, translators
 from ..contenders.variants import with_recurrent, with_shortlists
 from ..record import Record
 from ..task import Options, Run, Task
-from . import decoding_report as report
+from . import decoding
 from .decoding import TURN_SECONDS, measure_decoding, texts_of
 
 
@@ -46,24 +35,17 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     from .floor import best_pace, floors, measure_pace
 
     shape, device, beams = given.shape, getattr(given, "device", "cpu"), getattr(given, "beams", 1)
-    check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
+    shapes.check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
     vocab_size = given.vocab_size or SHAPES[shape].vocab_size
-    workload = Workload(
-        longest_source=given.longest_source,
-        batch_sizes=given.batch_sizes,
-        source_length=given.source_length,
-        new_tokens=given.new_tokens,
-        tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
-        threads=given.threads or ((1, 2) if device == "cpu" else (2,)),
-        rounds=given.rounds,
-        num_beams=beams,
-        turn_seconds=TURN_SECONDS,
-    )
+    tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
+    threads = given.threads or ((1, 2) if device == "cpu" else (2,))
+    sizes = given.batch_sizes, given.source_length, given.new_tokens
+    longest, turn = given.longest_source, TURN_SECONDS
+    workload = Workload(*sizes, tokens, threads, given.rounds, longest, beams, turn)
     gpu = None
     if device == "cpu":
-        contenders = translators(
-            beams, calibration=workload.calibration(), openvino_in=run.openvino, before=run.before
-        )
+        interpreters: dict[str, Any] = {"openvino_in": run.openvino, "before": run.before}
+        contenders = translators(beams, calibration=workload.calibration(), **interpreters)
         if given.shortlist:
             contenders = with_shortlists(contenders)
         if shape == "student":
@@ -77,14 +59,14 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     on_cpu = workload.threads if device == "cpu" else ()
     before_rounds = [measure_pace(n) for n in on_cpu]
     figures = measure_decoding(run, contenders, workload, run.checkpoint)
-    measured = {m["contender"] for m in figures["measurements"]}
     after_rounds = [measure_pace(n) for n in on_cpu]
     paces = [best_pace(moments) for moments in zip(before_rounds, after_rounds, strict=True)]
+    measured = {m["contender"] for m in figures["measurements"]}
     bundles = [bundle for bundle in BUNDLES if bundle.contender in measured]
     precisions = {bundle.contender: bundle.precision for bundle in bundles}
     quality = bundles and given.quality
     return record_of(
-        describe(shape, vocab_size),
+        shapes.describe(shape, vocab_size),
         workload,
         figures,
         word_error=word_errors(bundles, max(workload.threads)) if quality else {},
@@ -95,45 +77,25 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
-    """Measure contenders that continue prompts.
-
-    The time of a call includes prefill.
-    """
+    """Measure contenders that continue prompts; the time of a call includes prefill."""
     from ...models.random_checkpoint import write_random_language_model
 
-    workload = Workload(
-        batch_sizes=given.batch_sizes,
-        source_length=given.prompt_length,
-        new_tokens=given.new_tokens,
-        tokens=(0, LANGUAGE_MODELS[given.shape]["vocab_size"] - 1),  # without the end token (last)
-        threads=given.threads,
-        rounds=given.rounds,
-    )
+    tokens = (0, LANGUAGE_MODELS[given.shape]["vocab_size"] - 1)  # without the end token (last)
+    sizes = given.batch_sizes, given.prompt_length, given.new_tokens
+    workload = Workload(*sizes, tokens, given.threads, given.rounds)
     contenders = run.chosen(language_models(openvino_in=run.openvino, before=run.before))
     write_random_language_model(given.shape, run.checkpoint)
     figures = measure_decoding(run, contenders, workload, run.checkpoint)
-    return record_of(describe_language_model(given.shape), workload, figures)
+    return record_of(shapes.describe_language_model(given.shape), workload, figures)
 
 
 def record_of(
-    shape: str,
-    workload: Workload,
-    figures: Mapping[str, Any],
-    *,
-    word_error: Mapping[str, float] | None = None,
-    **more: Any,
+    shape: str, workload: Workload, figures: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """Return the figures in the order of a record.
-
-    Args:
-        shape: description of the model
-        figures: see `measure_decoding`
-        word_error: word error of the trained model g2p-en by contender
-        more: further figures, which are left out where they are empty
-    """
+    """Return the figures of `measure_decoding` and more, if not empty, in the order of a record."""
     beams = workload.num_beams if workload.num_beams > 1 else None
     optional = {"longest_source": workload.longest_source, "num_beams": beams}
-    optional |= {"costs": figures["costs"], **more}
+    optional |= {"costs": figures["costs"]}
     return {
         "shape": shape,
         "source_length": workload.source_length,
@@ -142,18 +104,14 @@ def record_of(
         "rounds": workload.rounds,
         "measurements": figures["measurements"],
         "footprints": figures["footprints"],
-        "word_error": dict(word_error or {}),
+        "word_error": more.pop("word_error", {}),
         "failures": figures["failures"],
-        **{name: value for name, value in optional.items() if value},
+        **{name: value for name, value in (optional | more).items() if value},
     }
 
 
 def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]:
-    """Return the word error of the shipped model on held-out words, by contender.
-
-    Raises:
-        DragomanError: a word was rejected.
-    """
+    """Return the word error of the shipped model on held-out words, by contender."""
     from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import find_recipe, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
@@ -161,15 +119,14 @@ def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]
 
     from ...models.bundles import MODEL, exported
 
-    checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
+    recipe, examples = find_recipe(MODEL), read_examples(find_checkpoint(MODEL) / HELD_OUT_FILE)
     assert recipe.score is not None
-    examples = read_examples(checkpoint / HELD_OUT_FILE)
     errors: dict[str, float] = {}
     with TemporaryDirectory() as workspace:
         neutral = exported(Path(workspace) / "neutral")
         for name, target, precision in bundles:
-            directory = Path(workspace) / f"{target}-{precision}"
-            bundle = optimized_bundle(neutral, directory, target=target, precision=precision)
+            kind = {"target": target, "precision": precision}
+            bundle = optimized_bundle(neutral, Path(workspace) / precision, **kind)
             results = load(bundle, threads=threads).generate([e.source for e in examples])
             errors[name] = recipe.score(texts_of(results, MODEL), examples)[recipe.metric]
     return errors
@@ -184,32 +141,27 @@ def _file(record: Record, options: Mapping[str, Any]) -> str:
     return f"cpu-{options['shape']}{beams}{listed}-{'-'.join(map(str, record['threads']))}-threads"
 
 
-def quality(*, default: bool) -> click.Option:
-    """Return the option of measuring the word error."""
-    text = "Also measure the word error of the trained model g2p-en in Dragoman's precisions."
-    return options.option("--quality/--no-quality", text, default, is_flag=True)
-
-
+QUALITY = "Also measure the word error of the trained model g2p-en in Dragoman's precisions."
 ROUNDS = options.rounds(7)
 WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
 LENGTH = click.IntRange(1, 1024)
+LONGEST = "Draw lengths from --source-length to this one."
 LENGTHS = (
     options.option("--source-length", "Tokens of every source.", 32, LENGTH),
-    options.option(
-        "--longest-source", "Draw lengths from --source-length to this one.", kind=LENGTH
-    ),
+    options.option("--longest-source", LONGEST, kind=LENGTH),
     options.new_tokens(),
 )
+DEVICE = "cuda: engines and other tools on an NVIDIA GPU."
 
 _task = partial(
     Task,
     measure=measure,
     rows="measurements",
     file=_file,
-    tables=report.tables,
-    notes=report.notes,
-    documentation=report.documentation,
-    picture=report.picture,
+    tables=decoding.tables,
+    notes=decoding.notes,
+    documentation=decoding.documentation,
+    picture=decoding.picture,
     picture_type="png",
 )
 
@@ -223,12 +175,10 @@ GREEDY = _task(
         ROUNDS,
         options.VOCAB_SIZE,
         *LENGTHS,
-        options.option(
-            "--device", "cuda: engines and other tools on an NVIDIA GPU.", "cpu", ["cpu", "cuda"]
-        ),
+        options.option("--device", DEVICE, "cpu", ["cpu", "cuda"]),
         *WAYS,
         options.SHORTLIST,
-        quality(default=True),
+        options.option("--quality/--no-quality", QUALITY, True, is_flag=True),
     ),
 )
 
@@ -245,7 +195,7 @@ BEAMS = _task(
         *LENGTHS,
         *WAYS,
         options.SHORTLIST,
-        quality(default=False),
+        options.option("--quality/--no-quality", QUALITY, False, is_flag=True),
     ),
 )
 

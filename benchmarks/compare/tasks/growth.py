@@ -9,7 +9,7 @@ and int4 are calibrated on other sources of these lengths.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...models.bundles import Calibration
@@ -32,10 +32,8 @@ SOURCE_LENGTH = 32
 CALIBRATION_SOURCES = 16
 """Of each length."""
 
-NAMES = (
-    *("Dragoman fp32", "Dragoman int8", "Dragoman int4"),
-    *("CTranslate2 float32", "CTranslate2 int8", "OpenVINO int8"),
-)
+NEAREST = "CTranslate2 float32", "CTranslate2 int8", "OpenVINO int8"
+NAMES = ("Dragoman fp32", "Dragoman int8", "Dragoman int4", *NEAREST)
 """Dragoman's precisions and its nearest rivals: a picture of all tools could not be read."""
 
 
@@ -51,12 +49,8 @@ class Point(NamedTuple):
 
 def batches(points: Iterable[Point], new_tokens: int, tokens: tuple[int, int]) -> dict[str, Batch]:
     """Return the batch of every point by its name, the same at every call."""
-    return {
-        str(point): Batch(
-            draw_sources(point.batch_size, tokens, point, (point.source_length,) * 2), new_tokens
-        )
-        for point in points
-    }
+    drawn = {p: draw_sources(p.batch_size, tokens, p, (p.source_length,) * 2) for p in points}
+    return {str(point): Batch(sources, new_tokens) for point, sources in drawn.items()}
 
 
 def contenders(
@@ -75,11 +69,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     check_lengths(shape, lengths[-1], None, given.new_tokens)
     vocab_size = given.vocab_size or SHAPES[shape].vocab_size
     tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
-    calibration = [
-        source
-        for length in [*lengths, SOURCE_LENGTH]
-        for source in draw_sources(CALIBRATION_SOURCES, tokens, 0, (length, length))
-    ]
+    calibration: list[list[int]] = []
+    for length in [*lengths, SOURCE_LENGTH]:
+        calibration += draw_sources(CALIBRATION_SOURCES, tokens, 0, (length, length))
     chosen = run.chosen(contenders(calibration, run.openvino))
     write_random_text_model(shape, run.checkpoint, vocab_size=vocab_size)
     series = {
@@ -99,6 +91,7 @@ def measure_growth(
     contenders: Sequence[TextContender],
     series: Mapping[str, Sequence[Point]],
     tokens: tuple[int, int],
+    *,
     new_tokens: int,
     threads: int,
     rounds: int,
@@ -106,34 +99,18 @@ def measure_growth(
     """Measure contenders at the points of all series, of which shared ones are measured once.
 
     Returns:
-        for each series, the points of one contender after the other, with the figures of `pace_of`;
-        a contender that failed at any point is only in `failures`
+        for each series, the points of one contender after the other, with the figures of `pace_of`
     """
-    results = run.take_turns(
-        contenders,
-        batches(chain(*series.values()), new_tokens, tokens),
-        threads=[threads],
-        rounds=rounds,
-        turn_seconds=TURN_SECONDS,
-        check=check_rows,
-    )
-    failed = {failure.contender for failure in results.failures}
-    rows = {
-        name: [
-            {
-                "contender": contender.name,
-                "peer": contender.peer,
-                **point._asdict(),
-                **pace_of(turns, point.batch_size, new_tokens),
-            }
-            for contender in contenders
-            if contender.name not in failed
-            for point in points
-            for turns in [results.turns[str(point)][Entrant(contender.name, threads)]]
-        ]
-        for name, points in series.items()
-    }
-    return {**rows, "failures": results.failures}
+    work = batches(chain(*series.values()), new_tokens, tokens)
+    ways: dict[str, Any] = {"turn_seconds": TURN_SECONDS, "check": check_rows, "rounds": rounds}
+    results = run.take_turns(contenders, work, threads=[threads], **ways)
+    figures: dict[str, Any] = {name: [] for name in series} | {"failures": results.failures}
+    for name, contender in product(series, contenders):
+        for point in series[name]:
+            if turns := results.turns[str(point)].get(Entrant(contender.name, threads)):
+                row = {"contender": contender.name, "peer": contender.peer, **point._asdict()}
+                figures[name].append(row | pace_of(turns, point.batch_size, new_tokens))
+    return figures
 
 
 def described(record: Record) -> str:
@@ -172,10 +149,8 @@ def picture(record: Record) -> Figure:
             (panels[1], record["by_source"], "source_length", "tokens of the source"),
         ):
             for own, look in zip(sections(series, "contender"), looks(), strict=False):
-                look |= {
-                    "label": own[0]["contender"],
-                    "linestyle": "-" if not own[0]["peer"] else "--",
-                }
+                line = "--" if own[0]["peer"] else "-"
+                look |= {"label": own[0]["contender"], "linestyle": line}
                 sizes = [m[varies] for m in own]
                 row[0].plot(sizes, [m["ms_per_step"][0] for m in own], **look)
                 row[1].plot(sizes, [m["tokens_per_second"] for m in own], **look)
@@ -190,22 +165,18 @@ def picture(record: Record) -> Figure:
     return drawn
 
 
+BATCHES = f"Sources of {SOURCE_LENGTH} tokens decoded as one batch;"
+SOURCES = "Tokens of every source in batches of --source-batch;"
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+
 GROWTH = Task(
     name="growth",
     help="Compare how latency and tokens a second grow with the batch and the length of sources.",
     options=(
         options.SHAPE,
         options.VOCAB_SIZE,
-        options.batch_sizes(
-            *(1, 2, 4, 8, 16, 32, 64),
-            what=f"Sources of {SOURCE_LENGTH} tokens decoded as one batch;",
-        ),
-        options.option(
-            "--source-length",
-            "Tokens of every source in batches of --source-batch;",
-            (8, 16, 32, 64, 128, 256, 512),
-            parameter="source_lengths",
-        ),
+        options.batch_sizes(1, 2, 4, 8, 16, 32, 64, what=BATCHES),
+        options.option("--source-length", SOURCES, LENGTHS, parameter="source_lengths"),
         options.option("--source-batch", "Sources decoded as one batch, as they grow longer.", 1),
         options.new_tokens(),
         options.THREADS,

@@ -10,7 +10,7 @@ recordings: with `--seconds`, the clips are joined to one, with pauses.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -38,14 +38,9 @@ PAUSES = (0.6, 1.2, 2.4, 4.0)
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
-    """Return the audio files of a folder with their transcripts.
+    """Return the audio files of a folder with their transcripts, which `transcripts.tsv` lists.
 
-    Args:
-        directory: folder of the files and `transcripts.tsv`, with lines of file name, tab and words
-
-    Raises:
-        DragomanError: `transcripts.tsv` cannot be read, a line of it is malformed, or a file is
-            missing.
+    Its lines are the name of a file, a tab and the words; if not, a DragomanError is raised.
     """
     try:
         lines = (directory / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
@@ -64,12 +59,7 @@ def read_clips(directory: Path) -> dict[Path, str]:
 
 
 def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> float:
-    """Return the word error rate.
-
-    Args:
-        texts: outputs of a model by clip; at least one
-        transcripts: references by clip
-    """
+    """Return the word error rate of texts by clip."""
     from dragoman.metrics import METRICS
 
     references = [[transcripts[clip]] for clip in texts]
@@ -86,19 +76,16 @@ class Round(NamedTuple):
     """Seconds per token, including those of the prompt; both None if the tool does not time them.
     """
     texts: dict[Path, str]
-    """Outputs by clip."""
 
     @classmethod
     def of(cls, clips: Sequence[Path], transcripts: Sequence[Transcript]) -> Round:
         """Return the sums over all clips."""
         stages = [t.stages for t in transcripts if t.stages is not None]
         tokens = sum(s.tokens for s in stages)
-        return cls(
-            sum(transcript.seconds for transcript in transcripts),
-            sum(s.encoder for s in stages) if stages else None,
-            sum(s.decoder for s in stages) / max(1, tokens) if stages else None,
-            {clip: t.text for clip, t in zip(clips, transcripts, strict=True)},
-        )
+        encoder = sum(s.encoder for s in stages) if stages else None
+        decoder = sum(s.decoder for s in stages) / max(1, tokens) if stages else None
+        texts = {clip: t.text for clip, t in zip(clips, transcripts, strict=True)}
+        return cls(sum(t.seconds for t in transcripts), encoder, decoder, texts)
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -113,15 +100,13 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     if given.way != "greedy" and given.shape:
         raise DragomanError("--shape: expected --way greedy, whose prompts have no timestamps")
     transcripts = read_clips(given.clips)
-    everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
-    chosen = run.chosen(everyone)
+    chosen = run.chosen(contenders(run.checkpoint, run.openvino, given.way, given.beams))
     run.progress("writing a checkpoint")
     with tempfile.TemporaryDirectory() as folder:
         model = given.whisper
         if given.shape is not None:
             model = Path(folder) / f"whisper-{given.shape}"
-            write = partial(write_random_whisper, given.shape, model, like=given.whisper)
-            call_in(HERE, write)
+            call_in(HERE, partial(write_random_whisper, given.shape, model, like=given.whisper))
         call_in(HERE, whisper_checkpoint, model, run.checkpoint)
         if given.seconds:
             transcripts = joined(transcripts, Path(folder) / "recording.wav", given.seconds)
@@ -151,12 +136,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def joined(clips: Mapping[Path, str], path: Path, seconds: int) -> dict[Path, str]:
-    """Write a recording of all clips again and again, with pauses; return it with its transcript.
-
-    Args:
-        clips: clips of one sampling rate, with their transcripts
-        seconds: the most that the recording takes
-    """
+    """Write a recording of all clips again and again, with pauses; return its transcript, too."""
     import soundfile
 
     words, pauses, samples = list[str](), cycle(PAUSES), 0
@@ -187,49 +167,42 @@ def figures(
         round; and `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
     """
 
-    def timed(name: str, value: Callable[[Round], float | None]) -> list[float]:
-        return [found for r in rounds_of[name] if (found := value(r)) is not None]
+    def timed(field: str, name: str) -> list[float]:
+        values = (getattr(found, field) for found in rounds_of[name])
+        return [value for value in values if value is not None]
 
-    def medians(value: Callable[[Round], float | None]) -> dict[str, float]:
-        of = {name: timed(name, value) for name in rounds_of}
-        return {name: float(np.median(times)) for name, times in of.items() if times}
-
-    def spread_of(name: str, value: Callable[[Round], float | None], scale: float) -> Spread | None:
-        times = timed(name, value)
+    def spread_of(field: str, name: str, scale: float) -> Spread | None:
+        times = timed(field, name)
         return spread(times, scale) if times else None
 
-    def ratio(of: Mapping[str, float], name: str) -> float | None:
+    def ratio(field: str, name: str) -> float | None:
+        of = {n: float(np.median(times)) for n in rounds_of if (times := timed(field, n))}
         peers = {n: m for n, m in of.items() if not n.startswith(DRAGOMAN)}
         found: float | None = against(of[name], peers)["ratio"] if name in of else None
         return found
 
-    seconds, decoder = medians(lambda r: r.seconds), medians(lambda r: r.decoder)
     return [
         {
             "contender": name,
-            "seconds": spread([r.seconds for r in rounds]),
-            "real_time_factor": round(seconds[name] / audio_seconds, 4),
-            "ms_per_clip_encoder": spread_of(name, lambda r: r.encoder, 1e3 / len(transcripts)),
-            "ms_per_token_decoder": spread_of(name, lambda r: r.decoder, 1e3),
+            "seconds": spread(timed("seconds", name)),
+            "real_time_factor": round(float(np.median(timed("seconds", name))) / audio_seconds, 4),
+            "ms_per_clip_encoder": spread_of("encoder", name, 1e3 / len(transcripts)),
+            "ms_per_token_decoder": spread_of("decoder", name, 1e3),
             "word_error": round(word_error(rounds[-1].texts, transcripts), 4),
-            "decoder_ratio": ratio(decoder, name),
-            "total_ratio": ratio(seconds, name),
+            "decoder_ratio": ratio("decoder", name),
+            "total_ratio": ratio("seconds", name),
         }
         for name, rounds in rounds_of.items()
     ]
 
 
+RANGE = "{X[0]:.2f} ({X[1]:.2f} to {X[2]:.2f})"
 COLUMNS = (
     ("", "{contender}"),
-    ("seconds", "{seconds[0]:.2f} ({seconds[1]:.2f} to {seconds[2]:.2f})"),
+    ("seconds", RANGE.replace("X", "seconds")),
     ("real-time factor", "{real_time_factor:.3f}"),
-    *(
-        (heading, f"{{{name}[0]:.2f}} ({{{name}[1]:.2f}} to {{{name}[2]:.2f}})")
-        for heading, name in (
-            ("encoder, ms per clip", "ms_per_clip_encoder"),
-            ("decoder, ms per token", "ms_per_token_decoder"),
-        )
-    ),
+    ("encoder, ms per clip", RANGE.replace("X", "ms_per_clip_encoder")),
+    ("decoder, ms per token", RANGE.replace("X", "ms_per_token_decoder")),
     ("word error", "{word_error:.1%}"),
     ("decoder, x best peer", "{decoder_ratio:.2f}"),
     ("total, x best peer", "{total_ratio:.2f}"),
@@ -240,39 +213,34 @@ def tables(record: Record) -> Iterator[Table]:
     """Yield a row for each contender."""
     way = record.get("way", "greedy")
     title = "{model}; {clips} clips of {audio_seconds} s, {rounds} rounds".format_map(record)
-    columns = COLUMNS
+    columns = [column for column in COLUMNS if way == "greedy" or "coder" not in column[0]]
     if way != "greedy":
         title += f", {way}, beams: {record.get('num_beams', 5)}"
-        columns = tuple(column for column in COLUMNS if "coder" not in column[0])
     yield table_of(record["figures"], columns, title=title)
 
+
+RANDOM = (
+    "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all clips."
+)
+CLIPS = "Folder of audio files and transcripts.tsv."
+JOINED = "Join the clips to one recording of at most N seconds."
+NAME = "The model's name in the record [default: the directory's, or whisper-SHAPE]."
 
 SPEECH = Task(
     name="speech",
     help="Compare speed and word error of the Whisper model in WHISPER, a CTranslate2 directory.",
     options=(
         options.argument("whisper", Path),
-        options.option(
-            "--shape",
-            "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all "
-            "clips.",
-            kind=[*WHISPERS],
-        ),
-        options.option(
-            "--clips", "Folder of audio files and transcripts.tsv.", kind=Path, required=True
-        ),
+        options.option("--shape", RANDOM, kind=[*WHISPERS]),
+        options.option("--clips", CLIPS, kind=Path, required=True),
         options.THREADS,
         options.rounds(),
         options.ONLY,
         options.OPENVINO,
         options.option("--way", "How clips are transcribed.", "greedy", list(WAYS)),
         options.option("--beams", "Beams of other ways than greedy.", 5),
-        options.option(
-            "--seconds", "Join the clips to one recording of at most N seconds.", kind=int
-        ),
-        options.option(
-            "--name", "The model's name in the record [default: the directory's, or whisper-SHAPE]."
-        ),
+        options.option("--seconds", JOINED, kind=int),
+        options.option("--name", NAME),
     ),
     measure=measure,
     rows="figures",

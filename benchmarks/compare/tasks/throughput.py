@@ -14,18 +14,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dragoman.runtime.serving.arrangement import Arrangement
+
+from ...arrangement import arrangements
 from ...models.shapes import SHAPES, describe
 from ...peers.interface import Rows
 from ...processes import ProcessError
 from .. import options
 from ..contenders import queue, text
-from ..contenders.queue import Arrangement, QueueContender
+from ..contenders.queue import QueueContender, Share
 from ..contenders.variants import with_shortlists
 from ..record import Record, Row, Table, distinct, table_of
 from ..rounds import Contender, Entrant, Footprint, Turn, Worker, against, spread
@@ -36,42 +40,33 @@ class Team(Worker[Any, int]):
     """All workers of a contender, with the interface of one worker.
 
     The outcome of a turn is the number of new tokens.
-
-    Raises:
-        ProcessError: a worker fails to load; the others are ended.
     """
 
-    def __init__(
-        self, contender: QueueContender, directory: Path, arrangement: Arrangement
-    ) -> None:
+    def __init__(self, contender: QueueContender, directory: Path, own: Arrangement) -> None:
         self.contender: Any = contender
-        self.entrant = Entrant(contender.name, arrangement.threads)
-        self.arrangement = arrangement
-        self._workers: list[Worker[queue.Share, Rows]] = []
+        self.entrant, self.arrangement = Entrant(contender.name, own.threads), own
+        self._workers: list[Worker[Share, Rows]] = []
         try:
-            for _ in range(arrangement.workers):
-                self._workers.append(Worker(contender, directory, arrangement.threads))
+            for _ in range(own.workers):
+                self._workers.append(Worker(contender, directory, own.threads))
         except ProcessError:
             self.kill()
             raise
 
     def perform(self, work: Sequence[list[int]], turn_seconds: float = 0) -> Turn[int]:
         """Decode all sources, divided between the workers, until the last worker is done."""
-        shares = queue.deal(work, self.arrangement)
+        shares = deal(work, self.arrangement)
         with ThreadPoolExecutor(len(self._workers)) as pool:
             started = time.perf_counter()
-            turns = list(
-                pool.map(lambda worker, share: worker.perform(share), self._workers, shares)
-            )
+            turns = list(pool.map(Worker.perform, self._workers, shares))
             seconds = time.perf_counter() - started
+        tokens, longest = 0, shares[0].max_new_tokens
         for share, turn in zip(shares, turns, strict=True):
-            if len(turn.outcome) != len(share.sources):
-                raise ProcessError(
-                    f"decoding: expected {len(share.sources)} rows, found {len(turn.outcome)}"
-                )
-        longest = shares[0].max_new_tokens
-        rows = [row for turn in turns for row in turn.outcome]
-        return Turn(sum(min(len(row) + 1, longest) for row in rows), seconds)
+            expected, found = len(share.sources), len(turn.outcome)
+            if found != expected:
+                raise ProcessError(f"decoding: expected {expected} rows, found {found}")
+            tokens += sum(min(len(row) + 1, longest) for row in turn.outcome)
+        return Turn(tokens, seconds)
 
     def close(self) -> Footprint:
         """End the processes; the peak memory is the sum of theirs."""
@@ -82,6 +77,13 @@ class Team(Worker[Any, int]):
         """End the processes at once; may be called again."""
         for worker in self._workers:
             worker.kill()
+
+
+def deal(sources: Sequence[list[int]], arrangement: Arrangement) -> list[Share]:
+    """Deal sources of all lengths evenly to the workers, the longest first."""
+    ordered, most = sorted(sources, key=len, reverse=True), arrangement.batch_size or len(sources)
+    shares = (ordered[worker :: arrangement.workers] for worker in range(arrangement.workers))
+    return [Share(share, most, text.LONGEST_OUTPUT) for share in shares]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -95,11 +97,10 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     if given.shortlist:
         contenders = with_shortlists(contenders, text.MEAN_OUTPUT)
     chosen = run.chosen(contenders)
-    write_ending_text_model(
-        given.shape, run.checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT
-    )
+    sizes = {"vocab_size": vocab_size, "mean_length": text.MEAN_OUTPUT}
+    write_ending_text_model(given.shape, run.checkpoint, **sizes)
     sources = text.draw_sources(given.sentences, tokens)
-    tried = queue.arrangements(given.cores or os.cpu_count() or 1, given.batch_sizes)
+    tried = arrangements(given.cores or os.cpu_count() or 1, given.batch_sizes)
     return {
         "shape": describe(given.shape, vocab_size),
         "sentences": given.sentences,
@@ -114,77 +115,53 @@ def measure_throughput(
     run: Run,
     contenders: Sequence[Contender[Any, Any]],  # those of `Team` have other work and outcomes
     sources: Sequence[list[int]],
-    arrangements: Sequence[Arrangement],
+    tried: Sequence[Arrangement],
     *,
     rounds: int,
 ) -> dict[str, Any]:
-    """Measure contenders: `tools`, `failures`.
-
-    Args:
-        arrangements: arrangements to try once; each contender then uses its fastest
-        rounds: number of counted rounds, after one warm-up round
-    """
+    """Measure contenders, each in the fastest of the arrangements: `tools`, `failures`."""
     trials: dict[str, list[Row]] = {}
+    best: dict[str, Arrangement] = {}
 
     def start(contender: QueueContender, directory: Path, threads: int) -> Team:
-        tried = list(_try_all(run, contender, directory, sources, arrangements))
-        trials[contender.name] = tried
-        return Team(contender, directory, _best(tried))
+        """Try all arrangements, each after a warm-up with a part of the work."""
+        found = trials[contender.name] = []
+        for (workers, _), several in groupby(tried, key=itemgetter(0, 1)):
+            first, *others = several
+            team = Team(contender, directory, first)
+            try:
+                for arrangement in (first, *others):
+                    run.progress(f"{contender.name}: {arrangement}")
+                    team.arrangement = arrangement
+                    team.perform(sources[: 2 * workers])
+                    turn = team.perform(sources)
+                    speed = round(turn.outcome / turn.seconds, 1)
+                    found.append({"arrangement": arrangement, "tokens_per_second": speed})
+            finally:
+                team.kill()
+        fastest = max(found, key=itemgetter("tokens_per_second"))
+        best[contender.name] = fastest["arrangement"]
+        return Team(contender, directory, fastest["arrangement"])
 
-    results = run.take_turns(
-        contenders, {"queue": sources}, threads=[1], rounds=rounds, start=start
-    )
+    ways: dict[str, Any] = {"threads": [1], "rounds": rounds, "start": start}
+    results = run.take_turns(contenders, {"queue": sources}, **ways)
     memory = {footprint.contender: footprint.peak_memory_mb for footprint in results.footprints}
-    speeds = {
-        entrant.contender: [turn.outcome / turn.seconds for turn in turns.counted]
-        for entrant, turns in results.turns["queue"].items()
-    }
-    tokens = {e.contender: turns.outcome for e, turns in results.turns["queue"].items()}
+    turns = {entrant.contender: own for entrant, own in results.turns["queue"].items()}
+    speeds = {name: [t.outcome / t.seconds for t in own.counted] for name, own in turns.items()}
     ratios = ratios_of(speeds, contenders)
-    return {
-        "tools": [
-            {
-                "tool": name,
-                "arrangement": _best(trials[name]),
-                "tokens_per_second": spread(of_rounds),
-                "tokens": tokens[name],
-                **ratios[name],
-                "memory_mb": round(memory[name], 1),
-                "trials": trials[name],
-            }
-            for name, of_rounds in speeds.items()
-        ],
-        "failures": results.failures,
-    }
-
-
-def _try_all(
-    run: Run,
-    contender: QueueContender,
-    directory: Path,
-    sources: Sequence[list[int]],
-    arrangements: Sequence[Arrangement],
-) -> Iterator[Row]:
-    """Measure tokens per second, with end tokens, after a warm-up with a part of the work."""
-    for workers, threads in distinct(arrangement[:2] for arrangement in arrangements):
-        team = Team(contender, directory, Arrangement(workers, threads, 1))
-        try:
-            for arrangement in arrangements:
-                if arrangement[:2] != (workers, threads):
-                    continue
-                run.progress(f"{contender.name}: {arrangement}")
-                team.arrangement = arrangement
-                team.perform(sources[: 2 * workers])
-                turn = team.perform(sources)
-                speed = round(turn.outcome / turn.seconds, 1)
-                yield {"arrangement": arrangement, "tokens_per_second": speed}
-        finally:
-            team.kill()
-
-
-def _best(trials: Sequence[Row]) -> Arrangement:
-    best: Arrangement = max(trials, key=itemgetter("tokens_per_second"))["arrangement"]
-    return best
+    tools = [
+        {
+            "tool": name,
+            "arrangement": best[name],
+            "tokens_per_second": spread(speeds[name]),
+            "tokens": own.outcome,
+            **ratios[name],
+            "memory_mb": round(memory[name], 1),
+            "trials": trials[name],
+        }
+        for name, own in turns.items()
+    ]
+    return {"tools": tools, "failures": results.failures}
 
 
 def ratios_of(
@@ -192,17 +169,14 @@ def ratios_of(
 ) -> dict[str, Row]:
     """Return the figures of `against` peers, and against those in fp32, by contender.
 
-    Args:
-        speeds: tokens per second of each round of the contenders that work
+    `speeds` are the tokens per second of each round of the contenders that work.
     """
-    working = [contender for contender in contenders if contender.name in speeds]
-    seconds = {name: 1 / float(np.median(of_rounds)) for name, of_rounds in speeds.items()}
-    peers = {c.name: seconds[c.name] for c in working if c.peer}
-    in_fp32 = {c.name: seconds[c.name] for c in working if c.peer and c.fp32}
+    working = {c: 1 / float(np.median(speeds[c.name])) for c in contenders if c.name in speeds}
+    peers = {c.name: seconds for c, seconds in working.items() if c.peer}
+    in_fp32 = {c.name: seconds for c, seconds in working.items() if c.peer and c.fp32}
     return {
-        c.name: against(seconds[c.name], peers)
-        | against(seconds[c.name], in_fp32 if c.fp32 else {}, "fp32")
-        for c in working
+        c.name: against(seconds, peers) | against(seconds, in_fp32 if c.fp32 else {}, "fp32")
+        for c, seconds in working.items()
     }
 
 
@@ -231,10 +205,11 @@ def tables(record: Record) -> Iterator[Table]:
 
 def notes(record: Record) -> Iterator[str]:
     """Yield the best peer."""
-    for best in distinct(tool["best_peer"] for tool in record["tools"]):
-        if best is not None:
-            yield f"best peer: {best}"
+    best = distinct(tool["best_peer"] for tool in record["tools"])
+    yield from (f"best peer: {name}" for name in best if name is not None)
 
+
+BATCHES = "The most sentences that a worker decodes together; every tool tries each;"
 
 THROUGHPUT = Task(
     name="throughput",
@@ -245,10 +220,7 @@ THROUGHPUT = Task(
         options.option("--sentences", "Sentences in the queue.", 500),
         options.SHORTLIST,
         options.CORES,
-        options.batch_sizes(
-            *(16, 32, 64),
-            what="The most sentences that a worker decodes together; every tool tries each;",
-        ),
+        options.batch_sizes(16, 32, 64, what=BATCHES),
         options.rounds(),
         options.ONLY,
         options.OPENVINO,

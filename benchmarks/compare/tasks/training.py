@@ -23,7 +23,7 @@ from dragoman.errors import DragomanError
 from ...processes import HERE, Interpreter
 from .. import options
 from ..record import Record, Table, table_of
-from ..rounds import Contender, Entrant, count, unchanged
+from ..rounds import Contender, count, unchanged
 from ..task import Options, Run, Task
 
 PAD, START, END = 0, 1, 2
@@ -36,11 +36,6 @@ Trainer = tuple[Callable[[], int], Callable[[list[list[int]]], list[list[int]]]]
 """Takes a step and returns its target tokens; translates sources."""
 Work = tuple[str, int]
 """A number of steps to take, or of sources to translate."""
-
-
-def rate(step: int) -> float:
-    """Return the learning rate: warm-up over 100 steps to 0.002, then the inverse square root."""
-    return float(2e-3 * min(step / 100, (100 / step) ** 0.5))
 
 
 def _load(kind: Callable[[list[Any]], Trainer], directory: Path, threads: int) -> Any:
@@ -78,21 +73,15 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
     layers = dict.fromkeys(("encoder_layers", "decoder_layers"), LAYERS)
     places = dict.fromkeys(("max_source_positions", "max_target_positions"), LONGEST)
     vocabularies = dict.fromkeys(("source_vocab_size", "target_vocab_size"), VOCABULARY)
-    config = {**sizes, **layers, **places, **vocabularies}
-    model = Transformer(
-        ModelConfig.from_dict({**config, "norm_order": "pre", "tie_source_target": True})
-    )
-    made = TrainingOptions(
-        epochs=1000,
-        batch_tokens=BATCH_TOKENS,
-        learning_rate=2e-3,
-        warmup_steps=100,
-        label_smoothing=SMOOTHING,
-        precision=precision,  # type: ignore[arg-type]
-    )
+    kind = {"norm_order": "pre", "tie_source_target": True}
+    config = {**sizes, **layers, **places, **vocabularies, **kind}
+    model = Transformer(ModelConfig.from_dict(config))
+    steps: dict[str, Any] = {"epochs": 1000, "learning_rate": 2e-3, "warmup_steps": 100}
+    steps |= {"batch_tokens": BATCH_TOKENS, "label_smoothing": SMOOTHING, "precision": precision}
+    made = TrainingOptions(**steps)
+    data = Path(tempfile.mkdtemp()), pairs, pairs[:1]
     judge = Judge[Transformer](lambda _: 0.0, "")
-    folder = Path(tempfile.mkdtemp())
-    run = Training(model, made, folder, pairs, pairs[:1], judge, "", torch.device("cpu"))
+    run = Training(model, made, *data, judge, "", torch.device("cpu"))
     run.begin_epoch()
 
     def step() -> int:
@@ -105,10 +94,7 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
 
 
 def _padded(pairs: list[Any], similar: bool = False) -> Iterator[tuple[Any, Any]]:
-    """Yield batches of pairs, padded to tensors [B, S] and [B, T] with a start token.
-
-    The pairs of a batch are random, or `similar` in length.
-    """
+    """Yield batches of pairs, random or of similar length, padded to tensors [B, S] and [B, T]."""
     import torch
 
     generator = random.Random(1)
@@ -120,12 +106,9 @@ def _padded(pairs: list[Any], similar: bool = False) -> Iterator[tuple[Any, Any]
         else:
             batches = list(_batches(pairs))
         for batch in batches:
-            sources, targets = (
-                torch.nn.utils.rnn.pad_sequence(
-                    [torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD
-                )
-                for side in zip(*((s, [START, *t]) for s, t in batch), strict=True)
-            )
+            sides = zip(*((s, [START, *t]) for s, t in batch), strict=True)
+            tensors = ([torch.tensor(ids) for ids in side] for side in sides)
+            sources, targets = (torch.nn.utils.rnn.pad_sequence(t, True, PAD) for t in tensors)
             yield sources, targets
 
 
@@ -142,34 +125,22 @@ def _batches(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _adam(model: Any) -> Callable[[], None]:
-    """Return the function that takes a step of Adam with the common learning rate."""
+    """Return the function that takes a step of Adam with the common learning rate.
+
+    It warms up over 100 steps to 0.002, and then falls with the inverse square root.
+    """
     import torch
 
-    adam = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9)
-    steps = iter(range(1, 1 << 30))
+    adam = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98), eps=1e-9)
+    factors = [lambda done: min((done + 1) / 100, (100 / (done + 1)) ** 0.5)]
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, factors)
 
     def step() -> None:
-        for group in adam.param_groups:
-            group["lr"] = rate(next(steps))
         adam.step()
+        schedule.step()
         adam.zero_grad()
 
     return step
-
-
-def _greedily(logits: Callable[[Any, Any], Any], sources: list[list[int]]) -> list[list[int]]:
-    """Translate sources one by one, where a model computes all logits of a target."""
-    import torch
-
-    outputs = []
-    with torch.inference_mode():
-        for source in sources:
-            target = [START]
-            while target[-1] != END and len(target) < 2 * len(source) + 10:
-                found = logits(torch.tensor([source]), torch.tensor([target]))
-                target.append(int(found[0, -1].argmax()))
-            outputs.append(target[1:])
-    return outputs
 
 
 def _loop(similar: bool, pairs: list[Any]) -> Trainer:
@@ -180,9 +151,8 @@ def _loop(similar: bool, pairs: list[Any]) -> Trainer:
 
     tokens = nn.Embedding(VOCABULARY, WIDTH, padding_idx=PAD)
     nn.init.normal_(tokens.weight, std=WIDTH**-0.5)
-    stack = nn.Transformer(
-        *(WIDTH, HEADS, LAYERS, LAYERS, INNER, DROPOUT), batch_first=True, norm_first=True
-    )
+    sizes = WIDTH, HEADS, LAYERS, LAYERS, INNER, DROPOUT
+    stack = nn.Transformer(*sizes, batch_first=True, norm_first=True)
     positions, dropout = sinusoids(4 * LONGEST, WIDTH), nn.Dropout(DROPOUT)
     cross_entropy = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=SMOOTHING)
     model, batches = nn.ModuleList([tokens, stack, dropout]), _padded(pairs, similar)
@@ -207,7 +177,15 @@ def _loop(similar: bool, pairs: list[Any]) -> Trainer:
 
     def translate(sources: list[list[int]]) -> list[list[int]]:
         model.eval()
-        return _greedily(logits, sources)
+        outputs = []
+        with torch.inference_mode():
+            for source in sources:
+                target = [START]
+                while target[-1] != END and len(target) < 2 * len(source) + 10:
+                    found = logits(torch.tensor([source]), torch.tensor([target]))
+                    target.append(int(found[0, -1].argmax()))
+                outputs.append(target[1:])
+        return outputs
 
     return step, translate
 
@@ -219,17 +197,16 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
     from joeynmt.search import greedy
     from joeynmt.vocabulary import Vocabulary
 
-    names = ("unk", "pad", "bos", "eos")  # the first tokens of its vocabularies
-    special = {f"{name}_token": f"<{name}>" for name in names} | {"sep_token": None}
-    numbers: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(names)}
+    special: dict[str, Any] = {"sep_token": None, "lang_tags": []}
+    for number, name in enumerate(("unk", "pad", "bos", "eos")):  # its vocabularies' first tokens
+        special |= {f"{name}_token": f"<{name}>", f"{name}_id": number}
     sizes = {"num_layers": LAYERS, "num_heads": HEADS, "ff_size": INNER, "hidden_size": WIDTH}
     embeddings = {"embedding_dim": WIDTH, "scale": True, "dropout": DROPOUT}
     kind = {"type": "transformer", "dropout": DROPOUT, "layer_norm": "pre"}
     stack = {**sizes, **kind, "embeddings": embeddings}
     shared = {"encoder": stack, "decoder": stack, "tied_embeddings": True, "tied_softmax": True}
-    vocabulary = Vocabulary(
-        [f"t{n}" for n in range(4, VOCABULARY)], SimpleNamespace(**special, **numbers, lang_tags=[])
-    )
+    tokens = [f"t{n}" for n in range(4, VOCABULARY)]
+    vocabulary = Vocabulary(tokens, SimpleNamespace(**special))
     model = build_model(shared, vocabulary, vocabulary)
     model.loss_function = ("crossentropy", SMOOTHING)
     update, batches = _adam(model), _padded(pairs)
@@ -240,11 +217,9 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
             None if ids is None else torch.where(ids < 4, (ids + 1) % 4, ids)
             for ids in (source, target)
         )
-        cpu = torch.device("cpu")
-        return Batch(
-            *(source, lengths, None, target, None, indices, cpu, PAD + 1, END + 1),
-            is_train=target is not None,
-        )
+        where = indices, torch.device("cpu"), PAD + 1, END + 1
+        given = source, lengths, None, target, None
+        return Batch(*given, *where, is_train=target is not None)
 
     def step() -> int:
         model.train()
@@ -271,30 +246,26 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
 
 def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
     """Return the contenders, Dragoman first."""
-    kinds: dict[str, tuple[Callable[[list[Any]], Trainer], str, Interpreter]] = {
-        "Dragoman fp32": (partial(_dragoman, "fp32"), "fp32", HERE),
-        "Dragoman bf16": (partial(_dragoman, "bf16"), "bf16", HERE),
-        "torch.nn.Transformer": (partial(_loop, False), "fp32", HERE),
-        "torch.nn.Transformer, similar lengths": (partial(_loop, True), "fp32", HERE),
-        "JoeyNMT": (_joeynmt, "fp32", joeynmt),
+    kinds: dict[str, Callable[[list[Any]], Trainer]] = {
+        "Dragoman fp32": partial(_dragoman, "fp32"),
+        "Dragoman bf16": partial(_dragoman, "bf16"),
+        "torch.nn.Transformer": partial(_loop, False),
+        "torch.nn.Transformer, similar lengths": partial(_loop, True),
+        "JoeyNMT": _joeynmt,
     }
     return [
         Contender(
-            *(name, unchanged, partial(_load, kind), precision),
+            *(name, unchanged, partial(_load, kind), "bf16" if "bf16" in name else "fp32"),
             peer=not name.startswith("Dragoman"),
             needs_torch=True,
-            interpreter=interpreter,
+            interpreter=joeynmt if kind is _joeynmt else HERE,
         )
-        for name, (kind, precision, interpreter) in kinds.items()
+        for name, kind in kinds.items()
     ]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
-    """Train all contenders in turns, then translate with each.
-
-    Raises:
-        DragomanError: there are fewer steps than turns.
-    """
+    """Train all contenders in turns, then translate with each."""
     from dragoman.metrics import find_metric
     from dragoman.reference_model.recipes import multi30k_en_de
     from dragoman.reference_model.recipes.tokenizers import Vocabulary, train_tokenizers
@@ -307,12 +278,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         )
     data = multi30k_en_de.load_data(given.data)
     train = list(data.train)
-    vocabulary = Vocabulary(size=VOCABULARY, tokenized=True)
-    tokenizer, _ = train_tokenizers(vocabulary, train)
-    pairs = [
-        [tokenizer.encode(text).ids for text in (example.source, example.references[0])]
-        for example in train
-    ]
+    tokenizer, _ = train_tokenizers(Vocabulary(size=VOCABULARY, tokenized=True), train)
+    sides = ((example.source, example.references[0]) for example in train)
+    pairs = [[tokenizer.encode(text).ids for text in pair] for pair in sides]
     pairs = [pair for pair in pairs if max(map(len, pair)) < LONGEST]
     held_out = data.held_out[:SOURCES]
     sources = [tokenizer.encode(example.source).ids for example in held_out]
@@ -321,16 +289,14 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     (run.checkpoint / "pairs.json").write_text(text, encoding="utf-8")
     joeynmt = Interpreter.of_environment(given.joeynmt_python) if given.joeynmt_python else HERE
     chosen = run.chosen(contenders(joeynmt))
-    common = {"threads": [given.threads]}
     work: dict[str, Work] = {"training": ("steps", each), "translation": ("sources", SOURCES)}
-    results = run.take_turns(chosen, work, rounds=given.rounds, **common)
+    results = run.take_turns(chosen, work, rounds=given.rounds, threads=[given.threads])
     memory = {f.contender: f.peak_memory_mb for f in results.footprints}
     chrf, references = find_metric("chrf"), [example.references for example in held_out]
     rows = []
     for entrant, turns in results.turns["training"].items():
         rates = [turn.outcome / turn.seconds for turn in turns.counted]
-        outputs = results.turns["translation"][Entrant(*entrant)].outcome
-        texts = tokenizer.decode_batch(outputs)
+        texts = tokenizer.decode_batch(results.turns["translation"][entrant].outcome)
         rows.append(
             {
                 "contender": entrant.contender,
@@ -352,10 +318,10 @@ COLUMNS = (
 )
 
 
-def tables(record: Record) -> Iterable[Table]:
-    """Return the table of all contenders."""
+def tables(record: Record) -> Iterator[Table]:
+    """Yield the table of all contenders."""
     title = f"Multi30k, {record['steps']} steps, {count(record['threads'], 'thread')}"
-    return [table_of(record["rows"], COLUMNS, title=title)]
+    yield table_of(record["rows"], COLUMNS, title=title)
 
 
 TRAINING = Task(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.errors import DragomanError
 
@@ -20,13 +20,9 @@ from ...models.bundles import bundle_of_checkpoint
 from .. import options
 from ..record import Record, Table, distinct, table_of
 from ..task import Options, Run, Task
-from .decoding import texts_of
-from .decoding_report import decoding
+from .decoding import decoding, texts_of
 
-if TYPE_CHECKING:
-    pass
-
-CALIBRATION_SOURCES = 200
+CALIBRATION_SOURCES, PRECISIONS = 200, ("fp32", "int8", "int4")
 
 PUBLISHED = {"test_2016_flickr": 41.02, "test_2017_flickr": 33.36, "test_2017_mscoco": 29.88}
 """BLEU of lower-cased tokens of the text-only Transformer of the same size, 5 beams, the last ten
@@ -40,7 +36,6 @@ class HeldOut:
     name: str
     sources: Sequence[str]
     references: Sequence[str]
-    """Reference of each source."""
     language: str
     """Language of the targets."""
     tokenized: Sequence[str] = ()
@@ -51,56 +46,34 @@ class HeldOut:
 
 
 def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[HeldOut]:
-    """Return the test sets of a recipe's model.
-
-    Args:
-        data: folder of Multi30k, for its recipe
-
-    Raises:
-        DragomanError: the recipe has no test set, or `data` is missing.
-    """
+    """Return the test sets of a recipe's model; that of Multi30k needs the folder of its data."""
     from dragoman.reference_model.recipes import multi30k_en_de, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 
     if recipe != multi30k_en_de.RECIPE.name:
         examples = read_examples(checkpoint / HELD_OUT_FILE)
-        return [
-            HeldOut(
-                "held out",
-                [example.source for example in examples],
-                [example.references[0] for example in examples],
-                recipe.rpartition("-")[2],
-            )
-        ]
+        sources = [example.source for example in examples]
+        references = [example.references[0] for example in examples]
+        return [HeldOut("held out", sources, references, recipe.rpartition("-")[2])]
     if data is None:
         raise DragomanError(f"{recipe}: its data are needed: --data FOLDER")
-    return [
-        HeldOut(
-            name,
-            [example.source for example in examples],
-            multi30k_en_de.read_lines_of(data, f"{name}.{multi30k_en_de.TARGET}"),
-            multi30k_en_de.TARGET,
-            [example.references[0] for example in examples],
-            PUBLISHED[name],
-        )
-        for name in multi30k_en_de.TESTS
-        for examples in [multi30k_en_de.read_set(data, name)]
-    ]
+    language, tests = multi30k_en_de.TARGET, []
+    for name in multi30k_en_de.TESTS:
+        examples = multi30k_en_de.read_set(data, name)
+        sources = [example.source for example in examples]
+        tokenized = [example.references[0] for example in examples]
+        texts = multi30k_en_de.read_lines_of(data, f"{name}.{language}")
+        tests.append(HeldOut(name, sources, texts, language, tokenized, PUBLISHED[name]))
+    return tests
 
 
 def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
-    """Score translations.
-
-    Args:
-        outputs: output of the model for each source
+    """Score the output for each source.
 
     Returns:
         `bleu` and `chrf` of texts, from 0 to 100, for a model of lower-cased tokens of the
         detokenized outputs, ignoring case; `bleu_of_tokens`, as in papers, None if outputs are
         texts; and the signatures of sacrebleu
-
-    Raises:
-        DragomanError: outputs must be detokenized, and `sacremoses` is not installed.
     """
     from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
@@ -108,7 +81,14 @@ def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
     if test.tokenized:
         plain = SacreBleu("BLEU", tokenize="none")
         of_tokens = plain.figure(texts, [[text] for text in test.tokenized])
-        texts = _joined(texts, test.language)
+        try:
+            from sacremoses import MosesDetokenizer
+        except ImportError as error:
+            raise DragomanError(
+                "joining Moses's tokens needs sacremoses: pip install it"
+            ) from error
+        detokenizer = MosesDetokenizer(lang=test.language)
+        texts = [detokenizer.detokenize(text.split()) for text in texts]
     references = [[text] for text in test.references]
     bleu, chrf = SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase)
     return {
@@ -120,27 +100,28 @@ def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
     }
 
 
-def _joined(texts: list[str], language: str) -> list[str]:
-    """Detokenize texts of Moses tokens."""
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise DragomanError("joining Moses's tokens needs sacremoses: pip install it") from error
-    detokenizer = MosesDetokenizer(lang=language)
-    return [detokenizer.detokenize(text.split()) for text in texts]
-
-
 def measure(run: Run, given: Options) -> dict[str, Any]:
     """Translate and score all test sets, with every precision and strategy."""
     from dragoman.export.locating import locate_checkpoint
-    from dragoman.reference_model.recipes import find_recipe
+    from dragoman.reference_model.recipes import find_recipe, multi30k_en_de
+    from dragoman.reference_model.recipes.recipe import RECIPE_FILE
     from dragoman.runtime import load
 
     directory = locate_checkpoint(given.checkpoint).directory
-    training = _training(directory)
+    path = directory / RECIPE_FILE
+    if not path.is_file():
+        raise DragomanError(f"{directory}: expected a checkpoint of a recipe, found no {path.name}")
+    training: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    training["history"] = [json.loads(line) for line in history]
     recipe = find_recipe(str(training["recipe"])).name
     tests = held_out_sets(recipe, directory, given.data)
-    calibration = _calibration(recipe, tests, given.data)
+    if recipe == multi30k_en_de.RECIPE.name:
+        sources = [example.source for example in multi30k_en_de.read_set(given.data, "val")]
+    else:
+        sources = list(tests[0].sources)
+    step = max(1, len(sources) // CALIBRATION_SOURCES)
+    calibration = sources[::step][:CALIBRATION_SOURCES]
     figures = []
     for precision in given.precisions:
         run.progress(f"building {precision}")
@@ -151,39 +132,10 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
                 run.progress(f"{precision}, {test.name}, {decoding(beams)}")
                 results = model.generate(list(test.sources), num_beams=beams)
                 outputs = texts_of(results, test.name)
-                figures.append(
-                    {
-                        "test": test.name,
-                        "precision": precision,
-                        "beams": beams,
-                        "sentences": len(outputs),
-                        "scores": scores(outputs, test),
-                        "published": test.published,
-                    }
-                )
+                row = {"test": test.name, "precision": precision, "beams": beams}
+                row |= {"sentences": len(outputs), "scores": scores(outputs, test)}
+                figures.append({**row, "published": test.published})
     return {"model": recipe, "figures": figures, "training": training}
-
-
-def _training(directory: Path) -> dict[str, Any]:
-    """Return the contents of the checkpoint's recipe.json, and the figures of every epoch."""
-    from dragoman.reference_model.recipes.recipe import RECIPE_FILE
-
-    path = directory / RECIPE_FILE
-    if not path.is_file():
-        raise DragomanError(f"{directory}: expected a checkpoint of a recipe, found no {path.name}")
-    history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record | {"history": [json.loads(line) for line in history]}
-
-
-def _calibration(recipe: str, tests: list[HeldOut], data: Path | None) -> list[str]:
-    from dragoman.reference_model.recipes import multi30k_en_de
-
-    if recipe == multi30k_en_de.RECIPE.name and data is not None:
-        sources = [example.source for example in multi30k_en_de.read_set(data, "val")]
-    else:
-        sources = list(tests[0].sources)
-    return sources[:: max(1, len(sources) // CALIBRATION_SOURCES)][:CALIBRATION_SOURCES]
 
 
 COLUMNS = (
@@ -213,7 +165,6 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def _copy_curve(record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-    """Copy the picture of the training curve."""
     from dragoman.export.locating import locate_checkpoint
 
     directory = locate_checkpoint(options["checkpoint"]).directory
@@ -228,10 +179,7 @@ TRANSLATION = Task(
         options.argument("checkpoint"),
         options.option("--data", "The folder of Multi30k.", kind=Path),
         options.option(
-            "--precision",
-            "Precision of the bundle;",
-            ("fp32", "int8", "int4"),
-            ["fp32", "int8", "int4"],
+            *("--precision", "Precision of the bundle;", PRECISIONS, [*PRECISIONS]),
             parameter="precisions",
         ),
         options.option("--beams", "1 is greedy decoding;", (1, 5)),
