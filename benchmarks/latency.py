@@ -17,7 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -131,8 +130,14 @@ def bench(
         DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
-    where: dict[str, Any] = {"backend": backend, "device": device, "check": "never"}
-    model = load(directory, threads=threads, allow_fallback=allow_fallback, **where)
+    model = load(
+        directory,
+        threads=threads,
+        backend=backend,
+        device=device,
+        check="never",
+        allow_fallback=allow_fallback,
+    )
     load_seconds = time.perf_counter() - started
     spec = model.manifest.model
     if spec.takes_audio:
@@ -148,10 +153,9 @@ def bench(
         parts = {part: [s for run in timed[1:] for s in run[part]] for part in timed[0]}
         named = {part: Percentiles.of(seconds) for part, seconds in parts.items() if seconds}
         sentence = [sum(map(sum, run.values())) for run in timed[1:]]
-        speed = size * (new_tokens or source_length) / float(np.median(sentence))
+        speed = round(size * (new_tokens or source_length) / float(np.median(sentence)), 1)
         encoder, prompt, step = (named.get(part) for part in ("encoder", "prompt", "step"))
-        whole = Percentiles.of(sentence)
-        figures.append(BatchFigures(size, encoder, prompt, step, whole, round(speed, 1)))
+        figures.append(BatchFigures(size, encoder, prompt, step, Percentiles.of(sentence), speed))
     used = model.backend
     bandwidth = measure_bandwidth(used.device) if isinstance(used, DeviceBackend) else None
     filled = new_tokens / 2 + (0 if spec.has_encoder else source_length)  # on average
@@ -267,14 +271,14 @@ def measure_speed(
     lengths = [source_lengths(bundle.manifest.model) for bundle in bundles]
     rounds = [zip(bundles, of_turn, strict=True) for of_turn in zip_longest(*lengths, fillvalue=0)]
     turns = [(bundle, length) for turn in rounds for bundle, length in turn if length != 0]
-    common: dict[str, Any] = {"backend": None, "threads": threads, "runs": RUNS, "command": ""}
     reports: dict[Path, list[BenchReport]] = {}
     failures: dict[Path, str] = {}
     for done, (bundle, length) in enumerate(turns, start=1):
         directory = bundle.directory
         if directory not in failures:
             try:
-                measure = partial(bench, source_length=length, **common)
+                measure = partial(bench, backend=None, threads=threads, runs=RUNS, command="")
+                measure = partial(measure, source_length=length)
                 report = call_in(HERE, measure, directory.absolute())
                 reports.setdefault(directory, []).append(report)
             except ProcessError as error:

@@ -73,8 +73,7 @@ class Round(NamedTuple):
     encoder: float | None
     """Both in seconds, of all clips."""
     decoder: float | None
-    """Seconds per token, including those of the prompt; both None if the tool does not time them.
-    """
+    """Seconds per token, the prompt's too; both None if the tool does not time them."""
     texts: dict[Path, str]
 
     @classmethod
@@ -219,9 +218,7 @@ def tables(record: Record) -> Iterator[Table]:
     yield table_of(record["figures"], columns, title=title)
 
 
-RANDOM = (
-    "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all clips."
-)
+RANDOM = "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence."
 CLIPS = "Folder of audio files and transcripts.tsv."
 JOINED = "Join the clips to one recording of at most N seconds."
 NAME = "The model's name in the record [default: the directory's, or whisper-SHAPE]."
