@@ -83,7 +83,7 @@ def copy_bandwidth(device: Device) -> float:
 def step_bytes(bundle: Bundle, rows: int, source: float, target: float) -> int:
     """Compute the bytes that a decoding step must read: weights, and the filled part of caches.
 
-    Each row has a source of its own; `target` is the mean of its filled positions.
+    Each row has a source of so many tokens, and `target` filled positions of caches on average.
     """
     decoder = bundle.manifest.graphs["decoder"]
     engines = bundle.manifest.executable

@@ -121,8 +121,8 @@ def bench(
 
     Args:
         batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
-        source_length: tokens of every source or prompt; for a speech model, always a window's
-        new_tokens: decoding steps, none for an encoder-only model
+        source_length: tokens of every source or prompt; None: `SOURCE_LENGTH`, or a window's
+        new_tokens: decoding steps; None: `NEW_TOKENS`, or none for an encoder-only model
         runs: measured batches per size
         progress: called after each run, including warm-up runs
 

@@ -25,7 +25,7 @@ MEASURING = {"arrangement", "bandwidth", "child", "latency", "processes"}
 """The modules of `BENCHMARKS` that `dragoman` needs; packages of it compare with other tools."""
 SHIPPED = "reference_model/pretrained/"
 SUFFIXES = (".py", ".html", ".js", ".css")
-DATA = ("py.typed", "tested_versions.txt")
+DATA = ("py.typed", "tested_versions.txt", "sentence.opus", "sentence.opus.license")
 DIST_INFO = f"dragoman-{dragoman.__version__}.dist-info"
 
 

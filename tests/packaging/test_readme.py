@@ -130,9 +130,9 @@ def ratios_of_speech(way: str) -> list[str]:
     for model in ("tiny.en", "base"):
         figures = record(f"speech-whisper-{model}-2-threads{way}")["figures"]
         seconds = {row["contender"]: row["seconds"][0] for row in figures}
+        ratios = {row["contender"]: row["total_ratio"] for row in figures}
         peers = {name: s for name, s in seconds.items() if not name.startswith("Dragoman")}
         exact = [s for name, s in peers.items() if name.endswith((" f32", " float32", " fp32"))]
-        own = min(seconds[name] for name in QUANTIZED)
-        quantized.append(f"{min(peers.values()) / own:.2f}x")
+        quantized.append(f"{max(ratios[name] for name in QUANTIZED):.2f}x")
         in_fp32.append(f"{min(exact) / seconds['Dragoman fp32']:.2f}x")
     return [" / ".join(quantized), " / ".join(in_fp32)]

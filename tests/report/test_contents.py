@@ -92,7 +92,9 @@ def test_a_verdict_without_parity_says_how_to_get_one() -> None:
         (describe_random(4, 0, audio=True), True),
         ("64 random sources (seed 0)", True),  # as bundles have recorded it
         ("2 windows of random sound (seed 0)", True),
+        ("4 beginnings of a sentence", True),
         ("my random words.txt, 8 lines", False),
+        ("4 beginnings of a sentence, 8 lines", False),
         ("64 random sources (seed 0), 8 lines", False),
     ],
 )

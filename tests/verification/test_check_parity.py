@@ -263,7 +263,7 @@ def test_below_fp32_distributions_decide_in_place_of_tensors(
     message = describe_failure(dataclasses.replace(parity, checks=()))
     assert message.startswith("parity failed: the distributions of the next token are ")
     random = dataclasses.replace(parity, checks=(), inputs="24 random sources (seed 0)")
-    hint = "; these inputs are defaults: compare on texts or clips of your own, too (--inputs)"
+    hint = "; these are default inputs: compare on texts or clips of your own, too (--inputs)"
     assert describe_failure(random).endswith(f"would pass{hint}")
     assert describe_failure(dataclasses.replace(random, inputs="a.txt")).endswith("would pass")
     distance = dataclasses.replace(parity.distributions.bundle, largest=NOT_FINITE)

@@ -93,7 +93,7 @@ def test_speech_is_compared_on_beginnings_of_a_sentence(
 ) -> None:
     inputs = inputs_for(speech, Comparison(limit=limit))
     assert inputs.recorded == f"{count} beginnings of a sentence"
-    assert inputs.origins[-1] == f"beginning of the sentence {count}"
+    assert inputs.origins[-1] == f"beginning {count} of the sentence"
     assert inputs.random and inputs.task is None
     features = [np.asarray(source) for source in inputs.sources]
     quiet = [f.min() for f in features]

@@ -280,11 +280,11 @@ def load_reference(
     from dragoman.export.families.hugging_face import load_hugging_face
     from dragoman.reference_model import greedy_cached
 
-    torch.set_num_threads(threads)
-    model = load_hugging_face(directory).to(device, dtype).eval()
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    model = load_hugging_face(directory).to(device, dtype).eval().requires_grad_(False)
     assert model.output.bias is not None
-    with torch.no_grad():
-        model.output.bias[model.config.end_token_id] = -torch.inf
+    model.output.bias[model.config.end_token_id] = -torch.inf
     return lambda batch: greedy_cached(model, batch.sources, batch.new_tokens)
 
 

@@ -44,7 +44,7 @@ def sensitivity(
         bundle: bundle with graphs in int8 or int4
         checkpoint, revision, adapters: see `build`
         inputs: file of texts, one per line, or directory of audio clips; None: the checkpoint's
-            held-out data, or random inputs if it has none
+            held-out data, or if it has none a spoken sentence or random tokens
         limit: maximum number of inputs; None: `SOURCES`, or `WINDOWS` of audio
         calibration: calibration inputs of the bundle; None: random inputs
         threads: processor threads; None: all cores

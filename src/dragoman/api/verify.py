@@ -75,7 +75,8 @@ def verify(
         inputs: file of texts, one per line, with optional references after tabs (for an
             encoder-only model, in the format of `dragoman encode`); directory of audio clips; or
             list of clips, with optional transcripts after tabs. None: the sources of `references`,
-            else the checkpoint's held-out data, else random inputs
+            else the checkpoint's held-out data, else a spoken sentence or random
+            tokens
         references: file of references, one per input, or of tab-separated sources and references
             (for speech, paths relative to the file and transcripts), for probabilities and
             metrics. None: those in `inputs`, if every line has one

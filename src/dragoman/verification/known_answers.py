@@ -235,19 +235,14 @@ def _generated(
     *,
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
-    plain = oracle_without_penalties(oracle)
-    for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
+    sources = [_source(model.manifest, answer) for answer in asked]
+    of_oracle = _greedy_outputs(oracle_without_penalties(oracle), asked, sources)
+    every = generate(model, known, asked, alternatives=2)
+    for number, (answer, found) in enumerate(zip(asked, every, strict=True)):
         if found.error is not None or not found.tokens:
             continue
         greedy = answer.num_beams == 1
-        expected = None
-        source: EncoderInput = list(answer.source)
-        if answer.seconds is not None:
-            assert model.manifest.audio is not None
-            log_mel = LogMel.of(model.manifest.audio)
-            source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
-        if greedy and not answer.prefix:
-            expected = tuple(oracle_outputs(plain, [source], answer.max_new_tokens)[0])
+        expected = of_oracle.get(number)
         finished = replace(
             answer,
             tokens=found.tokens,
@@ -259,8 +254,29 @@ def _generated(
             oracle=None if expected == found.tokens else expected,
         )
         if elsewhere and greedy:
-            finished = _with_likely(finished, model.manifest, oracle, source)
+            finished = _with_likely(finished, model.manifest, oracle, sources[number])
         yield finished
+
+
+def _source(manifest: Manifest, answer: GeneratedAnswer) -> EncoderInput:
+    if answer.seconds is None:
+        return list(answer.source)
+    assert manifest.audio is not None
+    log_mel = LogMel.of(manifest.audio)
+    return log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
+
+
+def _greedy_outputs(
+    oracle: AutoregressiveModel, asked: Sequence[GeneratedAnswer], sources: Sequence[EncoderInput]
+) -> dict[int, tuple[int, ...]]:
+    """Decode the sources of plain greedy answers, by number; those of one length together."""
+    plain = [i for i, answer in enumerate(asked) if answer.num_beams == 1 and not answer.prefix]
+    outputs: dict[int, tuple[int, ...]] = {}
+    for limit in {asked[i].max_new_tokens for i in plain}:
+        own = [i for i in plain if asked[i].max_new_tokens == limit]
+        found = oracle_outputs(oracle, [sources[i] for i in own], limit)
+        outputs |= zip(own, map(tuple, found), strict=True)
+    return outputs
 
 
 def _with_likely(

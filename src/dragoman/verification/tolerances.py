@@ -33,9 +33,9 @@ and base) reach 0.8, 1.3, 1.2 and 1.3, random ones 0.9, 1.6, 3.0 and 1.5. At fp3
 tokens decide."""
 
 DIVERGENCE_LIMITS: dict[Precision, float] = {"fp16": 1e-4, "bf16": 0.005, "int8": 0.1, "int4": 0.3}
-"""The largest mean divergence in nats, on inputs that are not random. The trained models above
-reach 2e-6, 0.0005, 0.011 and 0.072, and random ones 0.23 in int8. A divergence of 0.1 nats raises
-perplexity by 10 %."""
+"""The largest mean divergence in nats, but for default inputs. The trained models above reach 2e-6,
+0.0005, 0.011 and 0.072, and random ones 0.23 in int8. A divergence of 0.1 nats raises perplexity by
+10 %."""
 
 COSINE_LIMITS: dict[Precision, float] = {
     "fp32": 0.999999,

@@ -68,10 +68,10 @@ def _failure(parity: Parity) -> str:
 
 
 def _hint(parity: Parity) -> str:
-    """Say what rounding may have to do with inputs that no model is trained for."""
+    """Say that inputs were not chosen for this model, on which rounding may cost more."""
     if not are_own(parity.inputs):
         return ""
-    return "; these inputs are defaults: compare on texts or clips of your own, too (--inputs)"
+    return "; these are default inputs: compare on texts or clips of your own, too (--inputs)"
 
 
 def describe_proof(parity: Parity) -> str:

@@ -180,8 +180,7 @@ def build(
     CHECKPOINT is a directory of Hugging Face, CTranslate2, Marian or Dragoman, the id of a model at
     the Hugging Face Hub, or a shipped model, such as g2p-en. OUTPUT appears only if the bundle
     computes what the model computes in PyTorch, on --inputs, held-out data, a spoken sentence or
-    random tokens;
-    otherwise the exit status is 1.
+    random inputs; otherwise the exit status is 1.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en

@@ -7,7 +7,7 @@ words.
 
 Distributions are compared along the oracle's outputs, by the Kullback-Leibler divergence of the
 bundle's from the oracle's. Below fp32 its mean is held to what the precision does to the oracle,
-see `rounded_oracle`, and on inputs that are not random to a fixed limit.
+see `rounded_oracle`, and on inputs other than the default ones to a fixed limit.
 """
 
 from __future__ import annotations

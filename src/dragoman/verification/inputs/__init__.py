@@ -1,1 +1,1 @@
-"""The inputs that a bundle is compared on: files, held-out data, or random inputs."""
+"""The inputs that a bundle is compared on: files, held-out data, a sentence, or random inputs."""

@@ -1,4 +1,4 @@
-"""Chooses the inputs of a comparison: a user's, held-out data, or random ones.
+"""Chooses the inputs of a comparison: a user's, held-out data, a sentence or random tokens.
 
 Texts and recordings of a file are turned into inputs as a model reads them.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.metrics import PERPLEXITY, Metric, metrics_that_judge
 from dragoman.reference_model import EncoderModel
 from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
-from dragoman.runtime.audio import AudioError, LogMel
+from dragoman.runtime.audio import LogMel
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
 from dragoman.runtime.format.texts import LanguageError, Languages
 from dragoman.runtime.format.writing import ScratchWriter
@@ -56,7 +56,8 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
     """Read the inputs of a comparison.
 
     They are the lines of a file or windows of audio files, else the sources of references, the
-    checkpoint's held-out data, or random inputs.
+    checkpoint's held-out data, or the default ones: for speech with tokenizers beginnings of a
+    sentence, or random sound if the extra that reads audio is missing; else random inputs.
 
     Raises:
         DragomanError: a file cannot be used with this checkpoint, or a metric cannot be computed.
@@ -101,9 +102,9 @@ def _file(
 
 
 def _default_inputs(checkpoint: OpenedCheckpoint, count: int) -> ParityInputs:
-    if checkpoint.model.config.takes_audio and checkpoint.tokenizers is not None:
-        with suppress(AudioError):  # the extra is not installed
-            return sentence_inputs(checkpoint.model, count)
+    hears = checkpoint.model.config.takes_audio and checkpoint.tokenizers is not None
+    if hears and all(map(find_spec, ("av", "soxr"))):  # the extra that reads audio files
+        return sentence_inputs(checkpoint.model, count)
     return random_inputs(checkpoint.model, count)
 
 

@@ -27,7 +27,7 @@ class Comparison:
     inputs: Path | None = None
     """A file of texts, one per line, references after tabs; or a directory of audio clips, or a
     list of them, transcripts after tabs; None: the sources of `references`, the checkpoint's
-    held-out data, or if there is neither a spoken sentence or random tokens."""
+    held-out data, or, if there is neither, a spoken sentence or random tokens."""
     limit: int | None = None
     """The maximum number of inputs; None: all."""
     references: Path | None = None

@@ -193,7 +193,7 @@ def sentence_inputs(model: ReferenceModel, count: int) -> ParityInputs:
         count: at most `DEFAULT_WINDOWS` are made
 
     Raises:
-        AudioError: the libraries that read audio files are not installed.
+        AudioError: the libraries that read audio files are not installed, or cannot read Opus.
     """
     features = audio_features(model.config)
     assert features is not None
@@ -201,7 +201,7 @@ def sentence_inputs(model: ReferenceModel, count: int) -> ParityInputs:
     sentence = read_audio(files(__package__).joinpath(SENTENCE).read_bytes(), log_mel.sampling_rate)
     sentence = sentence[: log_mel.samples]
     sounds = [log_mel.chunk(sentence[: len(sentence) * n // count]) for n in range(1, count + 1)]
-    origins = _numbered("beginning of the sentence", count)
+    origins = [f"beginning {number} of the sentence" for number in range(1, count + 1)]
     return ParityInputs(describe_sentence(count), sounds, origins, random=True)
 
 

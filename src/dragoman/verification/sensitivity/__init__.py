@@ -94,7 +94,7 @@ class Sensitivity:
     inputs: str
     """The inputs of the predictions."""
     random: bool
-    """Whether they are random, and say nothing about quality."""
+    """Whether they are random or a sentence, and say nothing about quality."""
     calibration: str | None
     """The file that errors were measured on; None: random inputs."""
     positions: int
