@@ -98,9 +98,11 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
 
 def _check_options(config: ModelConfig) -> None:
     final_norm = config.norm_order == "pre" if config.final_norm is None else config.final_norm
+    flags = "gated_feed_forward", "bilinear_scores", "additive_scores"
     unsupported = {
+        **{name: getattr(config, name) for name in flags},
+        "decoder_kind": config.is_recurrent,
         "feature_size": config.feature_size is not None,
-        "gated_feed_forward": config.gated_feed_forward,
         "norm": config.norm != "layer",
         "final_norm": final_norm != (config.norm_order == "pre"),
         "positions": config.positions == "relative",
@@ -108,15 +110,13 @@ def _check_options(config: ModelConfig) -> None:
         "d_value": config.d_value not in (None, config.d_head),
         "token_types": config.token_types > 0,
         "score_scale": config.score_scale is not None,
-        "bilinear_scores": config.bilinear_scores,
-        "additive_scores": config.additive_scores,
     }
     options = [f"{name}={getattr(config, name)!r}" for name in unsupported if unsupported[name]]
     if options:
         raise DragomanError(
             "expected a model with tokens as source, layer norm, no gated feed-forward, no "
-            "relative positions, a position for padding, values as wide as keys, no token types "
-            "and scaled dot products, which can be converted to CTranslate2, found "
+            "relative positions, a position for padding, values as wide as keys, no token types, "
+            "scaled dot products and no recurrence, which can be converted to CTranslate2, found "
             f"{', '.join(options)}"
         )
 

@@ -89,6 +89,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "token_types": {"token_types": 2},
     "score_scale": {"score_scale": 0.5},
     "bilinear_scores": {"bilinear_scores": True},
+    "decoder_kind": {"decoder_kind": "ssru"},
 }
 """Options that are not converted."""
 
@@ -207,8 +208,9 @@ def test_options_that_are_not_converted(name: str, tmp_path: Path) -> None:
 def test_every_option_of_the_model_is_tried() -> None:
     combinations = [*OPTIONS.values(), *REFUSED.values()]
     of_training = {"dropout", "attention_dropout", "feed_forward_dropout"}
+    of_encoders = {"head", "encoder_order", "d_embedding"}
     tried = SIZES.keys() | {name for options in combinations for name in options}
-    tried |= of_training | {"head"}
+    tried |= of_training | of_encoders
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= tried
     activations = {options.get("activation", "relu") for options in OPTIONS.values()}
     assert activations == set(get_args(Activation))
