@@ -37,14 +37,19 @@ WINDOWS = 2
 """The number of windows of audio in samples of an encoder: each is 1,500 positions of Whisper."""
 
 
-def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
+def samples_for_graph(
+    spec: GraphSpec, model: ModelSpec, *, seed: int = 0, windows: int = WINDOWS
+) -> Samples:
     """Make sample inputs of a graph of the contract, from a seed.
 
     Rows have unequal lengths and positions, up to which caches are filled. There are two rows of
     each source if the graph lets rows share sources.
+
+    Args:
+        windows: windows of audio for an encoder of speech
     """
     generator = np.random.default_rng(seed)
-    sizes = _sizes(spec, model)
+    sizes = _sizes(spec, model, windows)
     position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in spec.inputs:
@@ -71,7 +76,7 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
     return values
 
 
-def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
+def _sizes(spec: GraphSpec, model: ModelSpec, windows: int) -> dict[str, int]:
     sizes = {
         "batch": 6,
         "source_batch": 3,
@@ -82,7 +87,7 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
     }
     for tensor in spec.inputs:
         if tensor.role == "source" and model.takes_audio:
-            sizes["source_batch"] = WINDOWS
+            sizes["source_batch"] = windows
         if tensor.role == "source":
             continue  # audio features have other axes
         for axis, size in zip(ROLES[tensor.role].axes, tensor.shape, strict=True):

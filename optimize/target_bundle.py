@@ -28,7 +28,7 @@ from dragoman.runtime.texts.shortlist import read_shortlist
 from .pipeline import apply_passes
 from .precision.calibration import calibration_batches
 from .precision.plan import kept_products, precision_passes, rounded_products
-from .running import samples_for_graph
+from .running import WINDOWS, is_large, samples_for_graph
 from .targets import Graphs, Target, find_target
 
 COMPARED_ROWS = 4
@@ -133,7 +133,10 @@ def fused_graphs(
     records: dict[str, list[PassRecord]] = {}
     for name, (model, spec) in graphs.items():
         passes = recipe.passes(name, manifest.model, precision)
-        samples = samples_for_graph(spec, manifest.model) if passes else None
+        samples = None
+        if passes:  # parity compares windows in batches; those of large models take seconds each
+            windows = 1 if is_large(model) else WINDOWS
+            samples = samples_for_graph(spec, manifest.model, windows=windows)
         records[name] = apply_passes(model, passes, graph=name, samples=samples, progress=progress)
     recipe.check(records, attentions, manifest.model)
     return graphs, records

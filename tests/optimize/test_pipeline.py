@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import RewriteRule
 
+from dragoman.export import export_bundle
+from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.optimize import target_bundle
 from dragoman.optimize.checking.samples import samples_for_model
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, GraphPass, PassError, RulePass
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.running import difference, run, with_outputs
+from dragoman.optimize.running import Samples, difference, run, with_outputs
+from dragoman.optimize.targets import find_target
+from dragoman.runtime.format.manifest import PassRecord
+
+from ..speech_models import save, whisper
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23]>'
 
@@ -42,6 +51,25 @@ class Step(GraphPass):
 
 
 SAMPLES = {"x": np.array([[1, -4, 0.5], [2, 2, 0]], np.float32)}
+
+
+@pytest.mark.parametrize(("large", "windows"), [(True, 1), (False, 2)])
+def test_windows_that_encoders_of_speech_are_compared_on(
+    large: bool, windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_hugging_face(save(whisper(multilingual=False), tmp_path / "checkpoint"))
+    (tmp_path / "neutral").mkdir()
+    bundle = export_bundle(model, tmp_path / "neutral", name="random")
+    compared: dict[str, int] = {}
+
+    def spy(*given: Any, graph: str, samples: Samples, **options: Any) -> list[PassRecord]:
+        compared[graph] = len(next(iter(samples.values())))
+        return apply_passes(*given, graph=graph, samples=samples, **options)
+
+    monkeypatch.setattr(target_bundle, "is_large", lambda model: large)
+    monkeypatch.setattr(target_bundle, "apply_passes", spy)
+    target_bundle.fused_graphs(bundle, find_target("cpu"), "fp32", lambda stage: None)
+    assert compared["encoder"] == windows
 
 
 def test_the_difference_is_relative_to_the_largest_value() -> None:
