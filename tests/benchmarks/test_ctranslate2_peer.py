@@ -89,6 +89,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "token_types": {"token_types": 2},
     "score_scale": {"score_scale": 0.5},
     "bilinear_scores": {"bilinear_scores": True},
+    "additive_scores": {"additive_scores": True},
     "decoder_kind": {"decoder_kind": "ssru"},
 }
 """Options that are not converted."""
