@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
+from dragoman.files.regular_files import write_whole
 from dragoman.files.strict_json import parse_json
 from dragoman.files.text_lines import decoded_line, source_of
 from dragoman.progress import Progress
@@ -271,21 +271,21 @@ class FinishedBlocks:
     def write_output(self, source: LineFile) -> DecodedFile:
         """Write the output atomically, and remove the folder."""
         rejected: dict[int, str] = {}
-        whole = self.folder / "output"
-        with whole.open("w", encoding="utf-8", newline="\n") as file:
-            for block in source.blocks:
-                decoded = self._read(block)
-                if decoded is None:
-                    raise DragomanError(
-                        f"{self._path(block)}: expected a finished block, found none: it was "
-                        "removed; repeat the run"
-                    )
-                file.writelines(f"{line}\n" for line in decoded.lines)
-                for index, reason in decoded.rejected.items():
-                    rejected[block.first_line + index] = reason
-            file.flush()
-            os.fsync(file.fileno())
-        whole.replace(self.output)
+
+        def write(unfinished: Path) -> None:
+            with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+                for block in source.blocks:
+                    decoded = self._read(block)
+                    if decoded is None:
+                        raise DragomanError(
+                            f"{self._path(block)}: expected a finished block, found none: it was "
+                            "removed; repeat the run"
+                        )
+                    file.writelines(f"{line}\n" for line in decoded.lines)
+                    for index, reason in decoded.rejected.items():
+                        rejected[block.first_line + index] = reason
+
+        write_whole(self.output, write, failures=())
         shutil.rmtree(self.folder)
         return DecodedFile(source.lines, rejected)
 
@@ -362,9 +362,4 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    beginning = path.with_suffix(".new")
-    with beginning.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beginning.replace(path)
+    write_whole(path, lambda unfinished: unfinished.write_text(text, "utf-8"), failures=())

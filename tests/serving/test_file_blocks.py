@@ -236,7 +236,7 @@ def test_a_block_that_cannot_be_written_is_not_there(
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.runtime.serving.file_blocks.os.fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             finished.add(source.blocks[0], DECODED[0])
     assert finished.missing(source) == list(source.blocks)
