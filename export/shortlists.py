@@ -35,7 +35,7 @@ from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
 # allow. Without source tokens, all sources allow them.
 #
 # A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
-# 0xF11A48D5013417F5, a checksum, the number of first tokens of the vocabulary that all sources
+# 0xF11A48D5013417F5, a checksum of what follows, the number of first tokens of the vocabulary that all sources
 # allow, the number of best tokens of each source token, the number of offsets, and the number of
 # target tokens; then the offsets of each source token's target tokens, u64, and the target tokens,
 # u32.
@@ -289,10 +289,15 @@ def _of_ctranslate2(path: Path, lines: list[str], known: Vocabularies) -> Shortl
 def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
     if len(data) < HEADER.size:
         raise DragomanError(f"{path}: expected a shortlist of Marian, found {len(data)} bytes")
-    _, _, first, _, offsets, words = HEADER.unpack_from(data)
+    _, stated, first, _, offsets, words = HEADER.unpack_from(data)
     expected = HEADER.size + 8 * offsets + 4 * words
     if len(data) != expected:
         raise DragomanError(f"{path}: expected {expected} bytes, found {len(data)}: it is cut")
+    if stated != (computed := checksum(data)):
+        raise DragomanError(
+            f"{path}: expected the checksum {stated:#x} of its header, found {computed:#x}: it is "
+            "damaged"
+        )
     starts = np.frombuffer(data, "<u8", offsets, HEADER.size).astype(np.int64)
     tokens = np.frombuffer(data, "<u4", words, HEADER.size + 8 * offsets).astype(np.int64)
     vocabulary, sources = model.target_vocab_size, model.source_vocab_size or 0
@@ -311,6 +316,18 @@ def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
         if end > begin
     )
     return _shortlist(lists, range(first))
+
+
+def checksum(data: bytes) -> int:
+    """Compute the checksum of a shortlist in Marian's form, given all its bytes.
+
+    It is that of the whole 64-bit words after its own place (marian-nmt/marian-dev,
+    src/common/hash.h).
+    """
+    found = 0
+    for word in np.frombuffer(data, "<u8", len(data) // 8 - 2, 16).tolist():
+        found ^= (word + 0x9E3779B9 + (found << 6) + (found >> 2)) & 0xFFFFFFFFFFFFFFFF
+    return found
 
 
 def _shortlist(

@@ -171,8 +171,14 @@ class Run(Generic[AnyModel]):
             self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
             for name in PLAIN:
                 setattr(self, name, state[name])
-            planned = (self.changed | dict(changes)).get("epochs")
-            if planned is not None and self._given.epochs > planned:
+            planned = self.changed.get("epochs")
+            if "epochs" in changes:
+                if len(self.epochs) > changes["epochs"]:
+                    raise DragomanError(
+                        f"--change epochs={changes['epochs']}: expected at least the "
+                        f"{len(self.epochs)} epochs that are done"
+                    )
+            elif planned is not None and self._given.epochs > planned:
                 raise DragomanError(
                     f"{path}: expected at most {planned} epochs, which the training was changed "
                     f"to, found {self._given.epochs}; change them with --change epochs=N"

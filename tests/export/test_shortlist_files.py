@@ -136,15 +136,22 @@ def test_ids_in_a_vmap_and_white_space_in_tokens(
 
 
 def binary(offsets: list[int], words: list[int], first: int = 4) -> bytes:
-    head = struct.pack("<6Q", MAGIC, 0, first, 100, len(offsets), len(words))
-    return (
-        head + struct.pack(f"<{len(offsets)}Q", *offsets) + struct.pack(f"<{len(words)}I", *words)
-    )
+    sizes = first, 100, len(offsets), len(words)
+    body = struct.pack(f"<{4 + len(offsets)}Q", *sizes, *offsets)
+    body += struct.pack(f"<{len(words)}I", *words)
+    hashed = 0
+    for place in range(0, len(body) - 7, 8):
+        (word,) = struct.unpack_from("<Q", body, place)
+        hashed ^= (word + 0x9E3779B9 + hashed * 64 + hashed // 4) % 2**64
+    return struct.pack("<2Q", MAGIC, hashed) + body
 
 
 def test_a_binary_file_of_marian(numbered: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "lex.s2t.bin"
-    path.write_bytes(binary([0, 2, 2, 5], [7, 9, 30, 8, 31]))
+    data = binary([0, 2, 2, 5], [7, 9, 30, 8, 31])
+    # What `hashMem` of Marian's src/common/hash.h makes of this file, compiled.
+    assert struct.unpack_from("<Q", data, 8) == (0x8563B50CD7242000,)
+    path.write_bytes(data)
     found = shortlist_of(path, numbered)
     assert {k: v.tolist() for k, v in found.entries.items()} == {(0,): [7, 9], (2,): [8, 30, 31]}
     assert found.always.tolist() == [0, 1, 2, 3]
@@ -166,6 +173,7 @@ def test_a_binary_file_of_marian(numbered: Bundle, tmp_path: Path) -> None:
         (b"a\tB AA\na\t\n", "line 2: expected source tokens, a tab and target tokens"),
         (binary([0, 1], [7])[:-2], "it is cut"),
         (binary([0, 1], [7])[:20], "expected a shortlist of Marian, found 20 bytes"),
+        (binary([0, 2], [7, 9]).replace(b"\x09", b"\x08"), r"checksum 0x\w+ .* damaged"),
         (binary([0, 1], [42]), "one with 1 source tokens, the target token 42"),
         (binary([0] * 31, [7]), "one with 30 source tokens"),
         (binary([0, 1], [7], first=43), "expected a shortlist for vocabularies of 29 and 42"),

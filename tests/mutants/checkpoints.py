@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dragoman.export.shortlists import HEADER, MAGIC
+from dragoman.export.shortlists import HEADER, MAGIC, checksum
 from dragoman.reference_model import ModelConfig
 from dragoman.reference_model.checkpoint import save_checkpoint
 
@@ -187,7 +187,8 @@ def write_shortlist(file: Path) -> None:
     starts = np.cumsum([0, *map(len, lists)])
     head = HEADER.pack(MAGIC, 0, 4, 100, len(starts), int(starts[-1]))
     words = np.concatenate(lists).astype("<u4")
-    file.write_bytes(head + struct.pack(f"<{len(starts)}Q", *starts.tolist()) + words.tobytes())
+    data = head + struct.pack(f"<{len(starts)}Q", *starts.tolist()) + words.tobytes()
+    file.write_bytes(data[:8] + struct.pack("<Q", checksum(data)) + data[16:])
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {

@@ -287,6 +287,17 @@ def test_a_schedule_that_was_changed_to_fall_to_0_ends_with_its_epochs(
     assert len(epochs) == 4
 
 
+def test_a_training_is_changed_to_fewer_epochs_but_not_to_fewer_than_are_done(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trained(make_config, tmp_path, OPTIONS)
+    more = replace(OPTIONS, epochs=9)
+    _, epochs = trained(make_config, tmp_path, more, changes={"epochs": 3})
+    assert len(epochs) == 3
+    with pytest.raises(DragomanError, match=r"epochs=2: expected at least the 3 epochs that are d"):
+        trained(make_config, tmp_path, more, changes={"epochs": 2})
+
+
 def test_an_epoch_without_pairs_is_an_error(make_config: MakeConfig, tmp_path: Path) -> None:
     pairs = TokenPairs.of(PAIRS)
     few = TokenPairs(pairs.tokens, pairs.lengths().reshape(-1), [(len(pairs), 0.001)])
