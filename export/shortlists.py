@@ -35,10 +35,10 @@ from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
 # allow. Without source tokens, all sources allow them.
 #
 # A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
-# 0xF11A48D5013417F5, a checksum of what follows, the number of first tokens of the vocabulary that all sources
-# allow, the number of best tokens of each source token, the number of offsets, and the number of
-# target tokens; then the offsets of each source token's target tokens, u64, and the target tokens,
-# u32.
+# 0xF11A48D5013417F5, a checksum of what follows, the number of first tokens of the vocabulary that
+# all sources allow, the number of best tokens of each source token, the number of offsets, and the
+# number of target tokens; then the offsets of each source token's target tokens, u64, and the
+# target tokens, u32.
 
 MAGIC = 0xF11A48D5013417F5
 HEADER = struct.Struct("<6Q")

@@ -106,14 +106,15 @@ def read_marian(directory: Path) -> Checkpoint:
         config,
         partial(Transformer, config, rules),
         weights,
-        partial(_weight_name, tables=tables),
+        partial(weight_name, tables=tables),
         file.path,
         computed=_positions(config.d_model),
     )
     return Checkpoint(model, tokenizers, tuple(notes))
 
 
-def _weight_name(name: str, tables: tuple[str, str]) -> str:
+def weight_name(name: str, tables: tuple[str, str]) -> str:
+    """Return Marian's name of a weight; `tables` are those of the embeddings of both sides."""
     if found := LAYER.fullmatch(name):
         stack, layer, part, weight = found.groups()
         return f"{stack}_l{int(layer) + 1}_{SUBLAYERS[part]}_{PARTS[weight]}"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...peers import ctranslate2_runtime
+from ...peers import ctranslate2_runtime, fxtranslate
 from ..rounds import Contender, Prepare
-from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN
+from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN, peers
 
 SHORTLIST = ", shortlist"
 """Added to the name of a contender that decodes with a shortlist."""
@@ -32,20 +32,20 @@ def with_shortlists(
     Outputs end after `mean_length` tokens, see `random_checkpoint.end_outputs`, if it is given.
     """
     prepare = partial(prepared_with_shortlist, mean_length=mean_length)
-    return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepare)
+    tools = (DRAGOMAN, CTRANSLATE2, FXTRANSLATE)
+    return [*contenders, *_prepared_otherwise(contenders, tools, SHORTLIST, prepare)]
 
 
-def _besides(
+def _prepared_otherwise(
     contenders: Several, tools: tuple[str, ...], ending: str, prepare: Callable[..., Path]
 ) -> list[Contender[Any, Any]]:
-    """Return contenders, and those of some tools in int8, prepared in another way, besides."""
-    others = [
+    """Return contenders of some tools in int8, prepared in another way."""
+    return [
         replace(one, name=one.name + ending, prepare=partial(prepare, prepare=one.prepare))
         for one in contenders
         if one.precision.startswith("int8") and one.name.startswith(tools)
         if AS_MANY_ROWS not in one.name
     ]
-    return [*contenders, *others]
 
 
 def prepared_with_shortlist(
@@ -70,6 +70,10 @@ def prepared_with_shortlist(
             lambda source: np.unique(np.r_[always, *(lists[s] for s in source)]).astype(np.int32),
         )
     prepared = prepare(checkpoint, directory)
+    if (prepared / fxtranslate.VOCABULARY).exists():  # which lacks the last token
+        known = [[token for token in listed if token < vocabulary - 1] for listed in lists[:-1]]
+        fxtranslate.write_shortlist(known, ALWAYS, prepared)
+        return prepared
     if not (prepared / "manifest.json").exists():
         sources = [*ctranslate2_runtime.source_names(range(vocabulary)), ""]
         targets = (" ".join(ctranslate2_runtime.target_names(each)) for each in (*lists, always))
@@ -91,12 +95,19 @@ def prepared_with_shortlist(
 
 
 RECURRENT = ", recurrent"
-"""Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
+"""Added to the name of a contender whose decoder is recurrent."""
+FXTRANSLATE = "fxtranslate"
 
 
-def with_recurrent(contenders: Several) -> list[Contender[Any, Any]]:
-    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides."""
-    return _besides(contenders, (DRAGOMAN,), RECURRENT, prepared_recurrent)
+def with_recurrent(contenders: Several, *, shortlist: bool) -> list[Contender[Any, Any]]:
+    """Return contenders, and Dragoman and fxtranslate in int8 with a recurrent decoder besides.
+
+    fxtranslate's outputs have 2 * S + 6 tokens for a source of S, so that it fails for others.
+    """
+    students: Several = peers(FXTRANSLATE, ["int8"], fxtranslate.prepare, fxtranslate.load)
+    students = [*contenders, *(with_shortlists(students) if shortlist else students)]
+    tools = (DRAGOMAN, FXTRANSLATE)
+    return [*contenders, *_prepared_otherwise(students, tools, RECURRENT, prepared_recurrent)]
 
 
 def prepared_recurrent(checkpoint: Path, directory: Path, *, prepare: Prepare) -> Path:

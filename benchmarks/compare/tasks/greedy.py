@@ -49,7 +49,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         if given.shortlist:
             contenders = with_shortlists(contenders)
         if shape == "student":
-            contenders = with_recurrent(contenders)
+            contenders = with_recurrent(contenders, shortlist=given.shortlist)
     else:
         from ..contenders.gpu import describe_gpu, engine_sizes, gpu_contenders
 
