@@ -36,8 +36,9 @@ from .doubles import (
 )
 
 SERIES = {
-    "by_batch": [Point(1, 6), Point(2, 6), Point(4, 6)],
-    "by_source": [Point(2, 3), Point(2, 6), Point(2, 9)],
+    "by_batch": [Point(1, 6, 5), Point(2, 6, 5), Point(4, 6, 5)],
+    "by_source": [Point(2, 3, 5), Point(2, 6, 5), Point(2, 9, 5)],
+    "by_output": [Point(1, 6, 5), Point(1, 6, 8)],
 }
 
 
@@ -47,14 +48,14 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_have_the_sizes_of_their_points() -> None:
-    points = [Point(1, 6), Point(4, 3)]
-    found = batches(points, 5, (1, 59))
-    assert [*found] == ["batch 1, source 6", "batch 4, source 3"]
+    points = [Point(1, 6, 5), Point(4, 3, 7)]
+    found = batches(points, (1, 59))
+    assert [*found] == ["batch 1, source 6, 5 new tokens", "batch 4, source 3, 7 new tokens"]
     for point, batch in zip(points, found.values(), strict=True):
         assert [len(source) for source in batch.sources] == [point.source_length] * point.batch_size
         assert {token for source in batch.sources for token in source} <= {*range(1, 59)}
-        assert batch.new_tokens == 5
-    assert found == batches(points, 5, (1, 59))
+        assert batch.new_tokens == point.new_tokens
+    assert found == batches(points, (1, 59))
 
 
 def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +65,10 @@ def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.name for c in contenders() if c.peer] == [
         "CTranslate2 float32",
         "OpenVINO int8",
+    ]
+    recurrent = [contender.name for contender in contenders(recurrent=True)]
+    assert recurrent == [name for name in names if "int4" not in name] + [
+        "Dragoman int8, recurrent"
     ]
 
 
@@ -79,7 +84,6 @@ def test_failures_are_named_while_others_go_on(tmp_path: Path) -> None:
         ],
         SERIES,
         (1, 59),
-        new_tokens=5,
         threads=1,
         rounds=2,
     )
@@ -88,21 +92,20 @@ def test_failures_are_named_while_others_go_on(tmp_path: Path) -> None:
         Failure("small", "working: MemoryError: too many sources"),
     ]
     for name, points in SERIES.items():
-        found = [(m["contender"], m["batch_size"], m["source_length"]) for m in figures[name]]
+        fields = ("contender", "batch_size", "source_length", "new_tokens")
+        found = [tuple(m[field] for field in fields) for m in figures[name]]
         assert found == [(name, *point) for name in ("ours", "theirs") for point in points]
     for m in (*figures["by_batch"], *figures["by_source"]):
         median, lowest, highest = m["ms_per_step"]
         assert 0 <= lowest <= median <= highest
         assert m["peer"] == (m["contender"] == "theirs")
     assert figures["by_batch"][1] == figures["by_source"][1]  # of the point where the series cross
-    assert sum(stage.endswith("round 2 of 2") for stage in stages) == 5
+    assert sum(stage.endswith("round 2 of 2") for stage in stages) == 6
 
 
 def test_nothing_is_left_of_contenders_that_all_fail(tmp_path: Path) -> None:
     early: Contender[Batch, Rows] = Contender("early", unchanged, load_ending_early)
-    figures = measure_growth(
-        Run(tmp_path), [early], SERIES, (1, 59), new_tokens=5, threads=1, rounds=1
-    )
+    figures = measure_growth(Run(tmp_path), [early], SERIES, (1, 59), threads=1, rounds=1)
     assert (figures["by_batch"], figures["by_source"]) == ([], [])
     assert [failure.contender for failure in figures["failures"]] == ["early"]
 
@@ -141,13 +144,15 @@ def test_a_picture_has_all_contenders(tmp_path: Path) -> None:
         ("sources in the batch", "tokens per second"),
         ("tokens of the source", "ms per step"),
         ("tokens of the source", "tokens per second"),
+        ("tokens of the output", "ms per step"),
+        ("tokens of the output", "tokens per second"),
     ]
-    for axes, ticks in zip(drawn.axes, ["124", "124", "369", "369"], strict=True):
+    for axes, ticks in zip(drawn.axes, ["124", "124", "369", "369", "58", "58"], strict=True):
         assert "".join(label.get_text() for label in axes.get_xticklabels()) == ticks
         lines = axes.get_lines()
         assert tuple(line.get_marker() for line in lines) == MARKERS
         assert [line.get_linestyle() for line in lines] == [*("-" * 3), *["--"] * 3]
-    assert [*drawn.axes[2].get_lines()[1].get_ydata()] == [6, 9, 12]  # type: ignore[misc]
+    assert [*drawn.axes[2].get_lines()[1].get_ydata()] == [11, 14, 17]  # type: ignore[misc]
     write(drawn, tmp_path / "growth.svg")
     text = (tmp_path / "growth.svg").read_text("utf-8")
     assert all(f">{name}</text>" in text for name in NAMES)
@@ -158,8 +163,9 @@ def test_a_picture_has_all_contenders(tmp_path: Path) -> None:
 def test_tables_name_points_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
     TASKS["growth"].show(a_record())
     shown = capsys.readouterr().out
-    assert shown.count("Dragoman int4") == 6
-    assert re.search(r"OpenVINO int8 +│ +2 │ +9 │ +16.00 │ +1.00 - 900.00 │ +909 ", shown)
+    assert shown.count("Dragoman int4") == 8
+    assert re.search(r"OpenVINO int8 +│ +2 │ +9 │ +21.00 │ +1.00 - 900.00 │ +625 ", shown)
+    assert re.search(r"OpenVINO int8 +│ +1 │ +6 │ +8 │ +20.00 │ +1.00 - 900.00 │ +667 ", shown)
     assert "not measured: abacus: no beads" in shown
 
 
@@ -176,7 +182,7 @@ def test_the_command_writes_a_record_and_a_picture(tmp_path: Path) -> None:
     assert (found["contender"], found["peer"]) == ("Dragoman int8", False)
     assert (found["batch_size"], found["source_length"]) == (1, 4)
     assert 0 < found["tokens_per_second"] == pytest.approx(1e3 / found["ms_per_step"][0], rel=0.05)
-    assert record["failures"] == []
+    assert (record["by_output"], record["failures"]) == ([], [])
     assert record["command"].startswith("python -m dragoman.benchmarks.compare")
     assert ">Dragoman int8</text>" in (tmp_path / "growth-tiny-1-threads.svg").read_text("utf-8")
 

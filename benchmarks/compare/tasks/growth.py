@@ -1,9 +1,9 @@
-"""Compares the growth of latency and tokens per second with batch size and source length.
+"""Compares the growth of latency and tokens per second with batches, sources and outputs.
 
-One series varies the batch size with sources of 32 tokens; the other varies the source length at
-one batch size. Every contender decodes the same number of new tokens greedily; the time includes
-the encoder. The weights are seeded random numbers in the shape of published models. Dragoman's int8
-and int4 are calibrated on other sources of these lengths.
+One series varies the batch size with sources of 32 tokens; another varies the source length at one
+batch size, and a third, if lengths are given, the number of new tokens. Decoding is greedy; the
+time includes the encoder. The weights are seeded random numbers in the shape of published models.
+Dragoman's int8 and int4 are calibrated on other sources of these lengths.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ...models.shapes import SHAPES, check_lengths, describe
 from ...peers.interface import Batch
 from ...processes import HERE, Interpreter
 from .. import options
-from ..contenders.text import TextContender, draw_sources, translators
-from ..record import Record, Table, sections, table_of
+from ..contenders.text import DRAGOMAN, TextContender, draw_sources, translators
+from ..contenders.variants import RECURRENT, with_recurrent
+from ..record import Record, Row, Table, sections, table_of
 from ..rounds import Entrant, count
 from ..task import Options, Run, Task
 from .decoding import TURN_SECONDS, pace_of
@@ -36,29 +37,45 @@ NEAREST = "CTranslate2 float32", "CTranslate2 int8", "OpenVINO int8"
 NAMES = ("Dragoman fp32", "Dragoman int8", "Dragoman int4", *NEAREST)
 """Dragoman's precisions and its nearest rivals: a picture of all tools could not be read."""
 
+SERIES = {
+    "by_batch": ("batches grow", "batch_size", "sources in the batch"),
+    "by_source": ("sources grow longer", "source_length", "tokens of the source"),
+    "by_output": ("outputs grow longer", "new_tokens", "tokens of the output"),
+}
+"""What grows, its field, and the label of its axis."""
+
 
 class Point(NamedTuple):
-    """The number of sources of a batch, and the tokens of each."""
+    """The number of sources of a batch, and the tokens of each and of its output."""
 
     batch_size: int
     source_length: int
+    new_tokens: int
 
     def __str__(self) -> str:
-        return f"batch {self.batch_size}, source {self.source_length}"
+        numbers = f"batch {self.batch_size}, source {self.source_length}"
+        return f"{numbers}, {self.new_tokens} new tokens"
 
 
-def batches(points: Iterable[Point], new_tokens: int, tokens: tuple[int, int]) -> dict[str, Batch]:
+def batches(points: Iterable[Point], tokens: tuple[int, int]) -> dict[str, Batch]:
     """Return the batch of every point by its name, the same at every call."""
-    drawn = {p: draw_sources(p.batch_size, tokens, p, (p.source_length,) * 2) for p in points}
-    return {str(point): Batch(sources, new_tokens) for point, sources in drawn.items()}
+    drawn = {p: draw_sources(p.batch_size, tokens, p[:2], (p.source_length,) * 2) for p in points}
+    return {str(point): Batch(sources, point.new_tokens) for point, sources in drawn.items()}
 
 
 def contenders(
-    calibration: Calibration = (), openvino_in: Interpreter = HERE
+    calibration: Calibration = (), openvino_in: Interpreter = HERE, *, recurrent: bool = False
 ) -> list[TextContender]:
-    """Return the contenders in `NAMES`, Dragoman first; arguments as of `translators`."""
+    """Return the contenders in `NAMES`, Dragoman first; arguments as of `translators`.
+
+    Dragoman's int8 with a recurrent decoder takes the place of int4, if it is wanted.
+    """
     known = translators(calibration=calibration, openvino_in=openvino_in)
-    return [contender for contender in known if contender.name in NAMES]
+    names = {*NAMES}
+    if recurrent:
+        known = with_recurrent(known, shortlist=False)
+        names = {*NAMES, f"{DRAGOMAN} int8{RECURRENT}"} - {f"{DRAGOMAN} int4"}
+    return [contender for contender in known if contender.name in names]
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -66,21 +83,25 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     from ...models.random_checkpoint import write_random_text_model
 
     shape, lengths = given.shape, sorted(given.source_lengths)
-    check_lengths(shape, lengths[-1], None, given.new_tokens)
+    longest_output = max([given.new_tokens, *given.output_lengths])
+    check_lengths(shape, lengths[-1], None, longest_output)
     vocab_size = given.vocab_size or SHAPES[shape].vocab_size
     tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
     calibration: list[list[int]] = []
     for length in [*lengths, SOURCE_LENGTH]:
         calibration += draw_sources(CALIBRATION_SOURCES, tokens, 0, (length, length))
-    chosen = run.chosen(contenders(calibration, run.openvino))
+    recurrent = shape == "student"
+    chosen = run.chosen(contenders(calibration, run.openvino, recurrent=recurrent))
     write_random_text_model(shape, run.checkpoint, vocab_size=vocab_size)
     series = {
-        "by_batch": [Point(size, SOURCE_LENGTH) for size in sorted(given.batch_sizes)],
-        "by_source": [Point(given.source_batch, length) for length in lengths],
+        "by_batch": [Point(n, SOURCE_LENGTH, given.new_tokens) for n in sorted(given.batch_sizes)],
+        "by_source": [Point(given.source_batch, n, given.new_tokens) for n in lengths],
+        "by_output": [Point(1, SOURCE_LENGTH, n) for n in sorted(given.output_lengths)],
     }
-    common = {"new_tokens": given.new_tokens, "threads": given.threads, "rounds": given.rounds}
+    common = {"threads": given.threads, "rounds": given.rounds}
     return {
         "shape": describe(shape, vocab_size),
+        "new_tokens": given.new_tokens,
         **common,
         **measure_growth(run, chosen, series, tokens, **common),
     }
@@ -92,7 +113,6 @@ def measure_growth(
     series: Mapping[str, Sequence[Point]],
     tokens: tuple[int, int],
     *,
-    new_tokens: int,
     threads: int,
     rounds: int,
 ) -> dict[str, Any]:
@@ -101,7 +121,7 @@ def measure_growth(
     Returns:
         for each series, the points of one contender after the other, with the figures of `pace_of`
     """
-    work = batches(chain(*series.values()), new_tokens, tokens)
+    work = batches(chain(*series.values()), tokens)
     ways: dict[str, Any] = {"turn_seconds": TURN_SECONDS, "check": check_rows, "rounds": rounds}
     results = run.take_turns(contenders, work, threads=[threads], **ways)
     figures: dict[str, Any] = {name: [] for name in series} | {"failures": results.failures}
@@ -109,7 +129,7 @@ def measure_growth(
         for point in series[name]:
             if turns := results.turns[str(point)].get(Entrant(contender.name, threads)):
                 row = {"contender": contender.name, "peer": contender.peer, **point._asdict()}
-                figures[name].append(row | pace_of(turns, point.batch_size, new_tokens))
+                figures[name].append(row | pace_of(turns, point.batch_size, point.new_tokens))
     return figures
 
 
@@ -117,6 +137,13 @@ def described(record: Record) -> str:
     """Describe the model and the work on one line."""
     threads = count(record["threads"], "thread")
     return f"{record['shape']}; {record['new_tokens']} new tokens, greedy, {threads}"
+
+
+def series_of(record: Record) -> Iterator[tuple[str, list[Row], str, str]]:
+    """Yield what grows, the rows, the field that varies, and the label of its axis."""
+    for key, (what, varies, label) in SERIES.items():
+        if rows := record.get(key):
+            yield what, rows, varies, label
 
 
 COLUMNS = (
@@ -131,23 +158,24 @@ COLUMNS = (
 
 def tables(record: Record) -> Iterator[Table]:
     """Yield a table for each series, with a section for each contender."""
-    for name, key in (("as batches grow", "by_batch"), ("as sources grow longer", "by_source")):
-        title = f"{described(record)}, {record['rounds']} rounds: {name}"
-        yield table_of(record[key], COLUMNS, title=title, section=["contender"])
+    for what, rows, varies, _ in series_of(record):
+        title = f"{described(record)}, {record['rounds']} rounds: as {what}"
+        columns = [*COLUMNS]
+        if varies == "new_tokens":
+            columns.insert(3, ("output", "{new_tokens}"))
+        yield table_of(rows, columns, title=title, section=["contender"])
 
 
 def picture(record: Record) -> Figure:
     """Draw milliseconds per step and tokens per second of every contender, with peers dashed."""
     from ..picture_style import figure, legend_below, looks, styled, tidy
 
+    every = [*series_of(record)]
     with styled():
-        drawn = figure(6.2)
+        drawn = figure(3.1 * len(every))
         drawn.suptitle(described(record), fontsize="medium")
-        panels = drawn.subplots(2, 2)
-        for row, series, varies, x in (
-            (panels[0], record["by_batch"], "batch_size", "sources in the batch"),
-            (panels[1], record["by_source"], "source_length", "tokens of the source"),
-        ):
+        panels = drawn.subplots(len(every), 2, squeeze=False)
+        for row, (_, series, varies, x) in zip(panels, every, strict=True):
             for own, look in zip(sections(series, "contender"), looks(), strict=False):
                 line = "--" if own[0]["peer"] else "-"
                 look |= {"label": own[0]["contender"], "linestyle": line}
@@ -167,6 +195,7 @@ def picture(record: Record) -> Figure:
 
 BATCHES = f"Sources of {SOURCE_LENGTH} tokens decoded as one batch;"
 SOURCES = "Tokens of every source in batches of --source-batch;"
+OUTPUTS = f"Tokens generated for one source of {SOURCE_LENGTH} tokens;"
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
 GROWTH = Task(
@@ -179,6 +208,7 @@ GROWTH = Task(
         options.option("--source-length", SOURCES, LENGTHS, parameter="source_lengths"),
         options.option("--source-batch", "Sources decoded as one batch, as they grow longer.", 1),
         options.new_tokens(),
+        options.option("--output-length", OUTPUTS, (), int, parameter="output_lengths"),
         options.THREADS,
         options.rounds(),
         options.ONLY,
