@@ -61,6 +61,25 @@ def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
     assert record(bundle, "encoder", "attention").refusals == ()
 
 
+def test_counts_of_recurrent_decoders(
+    recurrent: Bundle, gated: Bundle, optimize: Optimize
+) -> None:
+    """A unit stays one operator; cross-attention with additive scores has no fused one."""
+    found = operators(optimize(recurrent), "decoder")
+    assert found["Scan"] == found["MultiHeadAttention"] == 2
+    assert (found["Sigmoid"], found["Sub"], found["Relu"]) == (2, 2, 2 + 2)
+    assert found["MatMul"] == 2 * (2 + 2 + 2)  # of the unit, cross-attention and feed-forward
+    assert not {"GroupQueryAttention", "TensorScatter", "LayerNormalization"} & set(found)
+    other = operators(optimize(gated), "decoder")
+    assert other["GRU"] == other["Softmax"] == 2
+    assert not {"Scan", "MultiHeadAttention", "LayerNormalization"} & set(other)
+    for counts in (found, other):
+        assert counts["InstanceNormalization"] == 6
+        assert (counts["FusedMatMul"], counts["ArgMax"]) == (1, 2)
+    quantized = operators(optimize(recurrent, "int8"), "decoder")
+    assert (quantized["MatMulIntegerToFloat"], quantized["QGemm"]) == (found["MatMul"], 1)
+
+
 def test_heads_that_the_kernel_does_not_support_are_refused(
     odd_heads: Bundle, optimize: Optimize
 ) -> None:
