@@ -143,6 +143,9 @@ def _not_finite(weight: Tensor) -> int:
     return sum(0 if part.all() else int((~part).sum()) for part in finite)
 
 
+RANDOM_NUMBERS = (Tensor.uniform_, Tensor.normal_)
+
+
 class Uninitialized(TorchFunctionMode):
     """A context in which modules are made without initial weights, because stored ones follow."""
 
@@ -155,7 +158,8 @@ class Uninitialized(TorchFunctionMode):
     ) -> Any:
         """Call a function of PyTorch, unless it initializes a tensor."""
         kwargs = kwargs or {}
-        if getattr(func, "__module__", "") == nn.init.__name__:
+        # Some functions of nn.init are not dispatched themselves, but the methods that they call.
+        if getattr(func, "__module__", "") == nn.init.__name__ or func in RANDOM_NUMBERS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
