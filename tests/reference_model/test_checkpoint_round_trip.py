@@ -129,3 +129,13 @@ def test_a_failing_save_leaves_no_partial_file(
     with pytest.raises(DragomanError, match="No space left"):
         save_checkpoint(make_model(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_read_draws_no_random_numbers(
+    make_model: MakeModel, tmp_path: Path
+) -> None:
+    """Not even by functions of `nn.init` that PyTorch does not dispatch themselves."""
+    save_checkpoint(make_model(), tmp_path)
+    before = torch.get_rng_state()
+    load_checkpoint(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
