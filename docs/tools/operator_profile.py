@@ -24,6 +24,7 @@ from dragoman.optimize.step_inputs import random_sources
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
 from dragoman.runtime.decoding.request import as_batch
+from dragoman.runtime.texts.shortlist import read_shortlist
 
 MATRIX_PRODUCTS = frozenset(
     {
@@ -105,10 +106,15 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
     runs = {"encoder": RUNS}
     if opened.manifest.model.has_decoder:
         prompt = np.full((batch_size, 1), model.start_token_id)
-        steps = min(steps, model.max_target_positions)
-        runs["decoder"] = RUNS * steps
+        steps, listed = min(steps, model.max_target_positions), opened.manifest.shortlist
+        runs["decoder" if listed is None else "shortlist_decoder"] = RUNS * steps
+        allowed = None
+        if listed is not None:
+            shortlist = read_shortlist(opened.path(listed.file), model)
+            allowed = [shortlist.allowed(own.tolist()) for own in source]
+            runs["shortlist_weights"] = RUNS
         for _ in range(RUNS):
-            state = backend.start(source, mask, prompt, steps)
+            state = backend.start(source, mask, prompt, steps, allowed=allowed)
             for _ in range(steps):
                 state.step()
     else:
@@ -116,8 +122,11 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
             backend.encode(source, mask)
     console = Console()
     for name, session in backend.sessions.items():
-        times = operator_times(Path(session.end_profiling()), runs[name])
-        title = "decoder step" if name == "decoder" else name
+        file = Path(session.end_profiling())
+        times = operator_times(file, runs.get(name, 1))
+        if name not in runs:  # the decoder, where a shortlist takes its place
+            continue
+        title = "decoder step" if "decoder" in name else name
         console.print(_table(f"{title}, batch {batch_size}, {threads} threads", times))
 
 

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 from docs.tools.operator_profile import OperatorTime, main, operator_times
 from dragoman.export import export_bundle
+from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
 from dragoman.reference_model import HeadConfig, Transformer, make_model, preset
+from dragoman.runtime.format.writing import write_manifest
+from dragoman.runtime.texts.shortlist import Shortlist
 
 
 def test_times_are_added_up_by_operator(tmp_path: Path) -> None:
@@ -54,6 +58,23 @@ def test_a_bundle_is_profiled(tmp_path: Path) -> None:
         "encoder.onnx",
         "manifest.json",
         "weights.bin",
+    ]
+
+
+def test_a_shortlist_is_profiled(tmp_path: Path) -> None:
+    """With the graphs that take the place of the decoder."""
+    torch.manual_seed(0)
+    model = Transformer(preset("tiny", source_vocab_size=40, target_vocab_size=50)).eval()
+    exported = export_bundle(model, tmp_path, name="tiny")
+    shortlist = Shortlist({(5,): np.array([7, 9], np.int32)}, np.arange(4, dtype=np.int32))
+    write_manifest(add_shortlist(exported, shortlist).manifest, tmp_path)
+    outcome = CliRunner().invoke(main, [str(tmp_path), "--steps", "4"])
+    assert outcome.exit_code == 0, outcome.output
+    titles = [line for line in outcome.output.splitlines() if "batch 1" in line]
+    assert [title.split(",")[0] for title in titles] == [
+        "encoder",
+        "decoder step",
+        "shortlist_weights",
     ]
 
 

@@ -61,9 +61,7 @@ def test_counts_of_the_encoder(neutral: Bundle, optimize: Optimize) -> None:
     assert record(bundle, "encoder", "attention").refusals == ()
 
 
-def test_counts_of_recurrent_decoders(
-    recurrent: Bundle, gated: Bundle, optimize: Optimize
-) -> None:
+def test_counts_of_recurrent_decoders(recurrent: Bundle, gated: Bundle, optimize: Optimize) -> None:
     """A unit stays one operator; cross-attention with additive scores has no fused one."""
     found = operators(optimize(recurrent), "decoder")
     assert found["Scan"] == found["MultiHeadAttention"] == 2
