@@ -57,6 +57,9 @@ def build(
 ) -> M:
     """Make a model in evaluation mode, fp32, with exactly these weights.
 
+    Weights in float32 are not copied: where the file is mapped, its pages are the model's memory,
+    which the system can drop and read again. What a training changes is not written to the file.
+
     A `CheckpointError` lists `problems`, and all weights that are missing, unknown, misshapen or
     not finite.
 
@@ -82,11 +85,22 @@ def build(
             model = make()
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
+    taken: set[int] = set()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             theirs = weight_name(name)
-            parameter.copy_(absent[theirs]() if theirs in absent else weights[theirs])
+            value = absent[theirs]() if theirs in absent else weights[theirs]
+            if _serves_as_it_is(value, parameter) and value.data_ptr() not in taken:
+                taken.add(value.data_ptr())
+                parameter.data = value.detach()
+            else:
+                parameter.copy_(value)
     return model.eval()
+
+
+def _serves_as_it_is(value: Tensor, parameter: Tensor) -> bool:
+    aligned = value.data_ptr() % value.itemsize == 0
+    return value.dtype == parameter.dtype and value.is_contiguous() and aligned
 
 
 def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights:

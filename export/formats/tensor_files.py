@@ -201,11 +201,12 @@ MAX_LISTED = 5
 
 def _load_pytorch(path: Path) -> Any:
     """Read a regular file of plain data and tensors. No code in it is executed."""
-    _check_archive(path)
+    is_archive = _check_archive(path)
     try:
         with warnings.catch_warnings():  # warnings about tensors that are refused below
             warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
+            # Older files than archives cannot be mapped.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except pickle.UnpicklingError as error:
         # PyTorch's message names the object in a paragraph on unsafe loading.
         name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
@@ -244,11 +245,14 @@ def _check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
         raise CheckpointError(path, problems[:MAX_LISTED])
 
 
-def _check_archive(path: Path) -> None:
-    """Check the sizes in an archive; files from before PyTorch 1.6 are not archives."""
+def _check_archive(path: Path) -> bool:
+    """Check the sizes in an archive; return whether it is one.
+
+    Files from before PyTorch 1.6 are not.
+    """
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":  # PyTorch also checks this signature
-            return
+            return False
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -270,6 +274,7 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(
             path, [f"not a complete PyTorch file: its entries need {stated} bytes, found {size}"]
         )
+    return True
 
 
 def _unreadable(tensor: Tensor) -> str | None:
