@@ -8,10 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +82,9 @@ def today() -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of the installed `PACKAGES`."""
-    versions = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+    from dragoman.tested_versions import installed_version  # which an older tree may lack
+
+    return {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:

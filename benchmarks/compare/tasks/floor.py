@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.optimize.graph_values import MICROSOFT, new_weight
+from dragoman.optimize.graph_values import MICROSOFT
 from dragoman.optimize.running import InMemorySession
 
 from ...models.shapes import Shape
+from ...peers.interface import session_options
 from ..contenders.text import Workload
 from ..record import Row
 
@@ -68,9 +68,8 @@ def measure_pace(threads: int) -> Pace:
 
     def seconds(x: NDArray[Any], operator: str, domain: str, **constants: Any) -> float:
         """Return the minimum seconds of several runs."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = InMemorySession(_product(operator, domain, x.dtype, constants), options)
+        model = _product(operator, domain, x.dtype, constants)
+        session = InMemorySession(model, session_options(threads))
         times = []
         for _ in range(REPETITIONS):
             started = time.perf_counter()
@@ -92,16 +91,12 @@ def measure_pace(threads: int) -> Pace:
 
 def _product(operator: str, domain: str, dtype: np.dtype[Any], constants: Any) -> ir.Model:
     """Return a model of one operator of x [R, WIDTH] and constants."""
-    of_x = ir.TensorType(ir.DataType.from_numpy(dtype))
-    x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=of_x)
-    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21, MICROSOFT: 1}, name=operator)
-    weights = [new_weight(graph, name, np.asarray(numbers)) for name, numbers in constants.items()]
-    node = ir.node(operator, [x, *weights], domain=domain)
-    (result,) = node.outputs
-    result.name, result.type = "y", ir.TensorType(ir.DataType.FLOAT)
-    graph.append(node)
-    graph.outputs.append(result)
-    return ir.Model(graph, ir_version=10)
+    x = ir.val("x", ir.DataType.from_numpy(dtype), ["rows", WIDTH])
+    weights = [ir.val(n, const_value=ir.tensor(value, name=n)) for n, value in constants.items()]
+    y = ir.val("y", ir.DataType.FLOAT)
+    node = ir.node(operator, [x, *weights], domain=domain, outputs=[y])
+    given: dict[str, Any] = {"initializers": weights, "opset_imports": {"": 21, MICROSOFT: 1}}
+    return ir.Model(ir.Graph([x], [y], nodes=[node], name=operator, **given), ir_version=10)
 
 
 BYTES: dict[str, tuple[float, float]] = {"fp32": (4, 4), "int8": (1, 1), "int4": (0.5625, 1)}
