@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.benchmarks.compare.contenders.text import precision_of
+from dragoman.benchmarks.compare.rounds import Contender, unchanged
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
     ServedTool,
@@ -20,7 +22,7 @@ from dragoman.benchmarks.compare.serving.goodput import (
     in_time,
     point_of,
     search,
-    served_tool,
+    served,
     standings,
 )
 from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
@@ -38,6 +40,8 @@ from dragoman.benchmarks.compare.serving.soak import (
 )
 from dragoman.benchmarks.processes import ProcessError
 from dragoman.runtime.serving.arrangement import Arrangement
+
+from .doubles import load_sevens
 
 UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
 
@@ -91,7 +95,10 @@ def test_percentiles_of_answers() -> None:
 def tool(name: str) -> ServedTool:
     kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
     maker, mode = name.split()
-    return served_tool(maker, mode, lambda a, b: b, kinds[maker])
+    ours = maker == "Dragoman"
+    contender = Contender(name, unchanged, load_sevens, precision_of(mode), peer=not ours)
+    (tool,) = served([contender], kinds[maker])
+    return tool
 
 
 def searched(name: str, own: float, common: float, workers: int = 1) -> dict[str, Any]:

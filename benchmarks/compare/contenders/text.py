@@ -141,15 +141,6 @@ class BundleKind(NamedTuple):
     target: str
     precision: str
 
-    def preparation(self, calibration: Calibration = ()) -> Prepare:
-        """Return the contender's `prepare`, with calibration sources."""
-        return partial(
-            bundle_of_checkpoint,
-            target=self.target,
-            precision=self.precision,
-            calibration=() if self.precision == "fp32" else calibration,
-        )
-
 
 BUNDLES = tuple(
     BundleKind(f"{DRAGOMAN} {precision}", "cpu", precision)
@@ -170,7 +161,12 @@ def dragoman_contenders(
     return [
         Contender(
             f"{bundle.contender}{ending}",
-            bundle.preparation(calibration),
+            partial(
+                bundle_of_checkpoint,
+                target=bundle.target,
+                precision=bundle.precision,
+                calibration=() if bundle.precision == "fp32" else calibration,
+            ),
             load,
             precision=bundle.precision,
             interpreter=interpreter,
