@@ -17,12 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import interface
-from .interface import LANGUAGE, Encode, Generate, Stages, Text, Transcriber, Way
-
-Kind = Literal[
-    "Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction", "SequenceClassification"
-]
-"""The end of the model class's name, such as `OVModelForCausalLM`."""
+from .interface import LANGUAGE, Encode, Generate, Kind, Stages, Text, Transcriber, Way
 
 Mode = Literal["f32", "bf16", "int8"]
 MODES: tuple[Mode, ...] = ("f32", "bf16", "int8")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dragoman.errors import DragomanError
 
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
-from ...peers.interface import Batch, Generate, Rows
+from ...peers.interface import Batch, Generate, Kind, Rows
 from ...processes import HERE, Interpreter, memory_mb, peak_memory_mb
 from ..rounds import Contender, Prepare, unchanged
 
@@ -57,11 +57,9 @@ class Workload:
     source_length: int
     """Tokens of every source, or the minimum."""
     new_tokens: int
-    """Tokens that every row generates."""
     tokens: tuple[int, int]
     """Source tokens are drawn from range(*tokens)."""
     threads: tuple[int, ...]
-    """Numbers of threads, with each of which every contender runs."""
     rounds: int
     longest_source: int | None = None
     """Maximum of random lengths; None: all sources have the same length."""
@@ -219,7 +217,7 @@ def language_models(
     """Return contenders of decoder-only models, like `translators`."""
     from ...peers import hugging_face, onnxruntime_genai, optimum_onnx
 
-    kind: Literal["CausalLM"] = "CausalLM"
+    kind: Kind = "CausalLM"
     on_torch = partial(peers, needs_torch=True)
     load_theirs = hugging_face.load_language_model
     converted = ctranslate2_runtime.prepare_generator, ctranslate2_runtime.load_generator
@@ -237,7 +235,7 @@ def language_models(
 
 
 def openvino_contenders(
-    load: Callable[..., Any], interpreter: Interpreter, *, kind: openvino.Kind = "Seq2SeqLM"
+    load: Callable[..., Any], interpreter: Interpreter, *, kind: Kind = "Seq2SeqLM"
 ) -> list[Contender[Any, Any]]:
     """Return OpenVINO in each of its modes, decoding with Hugging Face's `generate`."""
     functions = partial(openvino.prepare, kind=kind), partial(load, kind=kind)
