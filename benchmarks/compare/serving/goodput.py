@@ -69,8 +69,7 @@ def served(
     return [ServedTool(**vars(each), kind=kind, batches=batches) for each in contenders]
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """The requests of a comparison, and its tools."""
 
     model: str

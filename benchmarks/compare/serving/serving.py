@@ -12,7 +12,6 @@ import base64
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +101,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     else:
         workload = text_workload(given.shape, given.vocab_size, run.checkpoint)
     tools = run.chosen(workload.tools)
-    workload = replace(workload, tools=tools)
+    workload = workload._replace(tools=tools)
     found, failures = measure_goodput(run, workload, cores=cores, seconds=given.seconds)
     added = None
     own = next((tool for tool in tools if tool.name == OVERHEAD_OF), None)
@@ -213,21 +212,20 @@ def picture(record: Record) -> Figure:
         drawn = figure(4.2)
         drawn.suptitle(record["model"], fontsize="medium")
         panels = drawn.subplots(1, 3, sharey=True)
-        for entry, look in zip(best, looks(), strict=False):
-            ours = entry["tool"].startswith("Dragoman")
-            look |= {"label": entry["tool"], "linestyle": "-" if ours else "--"}
-            points = [point for point in entry["points"] if not point["failed"]]
-            rates = [point["rate"] for point in points]
-            for panel, name in zip(panels, percentiles, strict=True):
-                panel.plot(rates, [point[name] * 1000 for point in points], **look)
-        for fastest in {entry["fastest"] for entry in best}:
-            panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
         for panel, name in zip(panels, percentiles, strict=True):
+            for entry, look in zip(best, looks(), strict=False):
+                ours = entry["tool"].startswith(text.DRAGOMAN)
+                look |= {"label": entry["tool"], "linestyle": "-" if ours else "--"}
+                points = [point for point in entry["points"] if not point["failed"]]
+                times = [point[name] * 1000 for point in points]
+                panel.plot([point["rate"] for point in points], times, **look)
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
             tidy(panel, x="requests a second", y=f"{name}, ms")
+        for fastest in {entry["fastest"] for entry in best}:
+            panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
         legend_below(drawn, panels[0])
     return drawn
 

@@ -68,10 +68,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         again = partial(text.prepared_before, prepared=prepared)
         load = partial(text.load_with_memory, load=contender.load)
         ready.append(replace(contender, prepare=again, load=load))
-    sizes = {f"batch {size}": size for size in given.batch_sizes}
     batches = {
-        name: Batch(text.draw_sources(size, (3, vocab_size), size, (20, 20)), new_tokens)
-        for name, size in sizes.items()
+        f"batch {size}": Batch(text.draw_sources(size, (3, vocab_size), size, (20, 20)), new_tokens)
+        for size in given.batch_sizes
     }
 
     def check(batch: Batch, rows: Rows) -> None:
@@ -86,8 +85,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         seconds, peak = built[footprint.contender]
         loaded = results.turns["loaded"][entrant].warm_up.outcome
         paces = [
-            pace_of(results.turns[name][entrant], size, new_tokens)["ms_per_step"]
-            for name, size in sizes.items()
+            pace_of(results.turns[name][entrant], len(batch.sources), new_tokens)["ms_per_step"]
+            for name, batch in batches.items()
         ]
         rows.append(
             {
@@ -135,16 +134,13 @@ def tables(record: Record) -> Iterator[Table]:
     yield table_of(rows, columns, title=title.format_map(record))
 
 
+LARGE_SHAPES = [name for name in SHAPES if name not in options.TEXT_SHAPES]
+
 LARGE = Task(
     name="large",
     help="Compare building, loading, memory and steps of a large model.",
     options=(
-        options.option(
-            "--shape",
-            "Shape of the model.",
-            "nllb-600m",
-            [name for name, shape in SHAPES.items() if shape.family == "m2m_100"],
-        ),
+        options.option("--shape", "Shape of the model.", "nllb-600m", LARGE_SHAPES),
         options.batch_sizes(1, 8, what="Sources of 20 tokens decoded as one batch;"),
         options.new_tokens(),
         *options.WAYS,
