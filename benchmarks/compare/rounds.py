@@ -160,6 +160,7 @@ class Worker(Generic[Work, Outcome]):
             contender.interpreter, _serve, contender.load, directory, threads, contender.needs_torch
         )
         self._load_seconds: float = self._child.receive()
+        self.pid = self._child.pid
         self._disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:

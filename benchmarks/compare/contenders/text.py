@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Kind, Rows
-from ...processes import HERE, Interpreter, memory_mb, peak_memory_mb
+from ...processes import HERE, Interpreter, peak_memory_mb
 from ..rounds import Contender, Prepare, unchanged
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ SOURCE_LENGTHS = (5, 60)
 MEAN_OUTPUT, LONGEST_OUTPUT = 32, 128
 """Tokens of their outputs, which end by themselves."""
 
-LOADED = Batch([], 0)
-"""Asks for the resident memory, in MB of 10^6 bytes, instead of tokens."""
 INPUTS = 8
 """Inputs on which the proof of a large bundle compares outputs."""
 
@@ -318,14 +316,6 @@ def measured_preparation(
 def prepared_before(checkpoint: Path, directory: Path, *, prepared: Path) -> Path:
     """Return a directory that is prepared: the `prepare` of a contender whose turns follow."""
     return prepared
-
-
-def load_with_memory(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
-) -> Generate:
-    """Load a contender that also answers `LOADED`."""
-    generate = load(directory, threads)
-    return lambda batch: generate(batch) if batch.new_tokens else [[round(memory_mb("self"))]]
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:
