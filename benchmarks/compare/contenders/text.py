@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Kind, Rows
 from ...processes import HERE, Interpreter, peak_memory_mb
-from ..rounds import Contender, Prepare, unchanged
+from ..rounds import Contender, Prepare, timed, unchanged
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model
@@ -306,9 +305,7 @@ def measured_preparation(
 
     Memory is that of this process, or of one that it runs, whichever took more.
     """
-    started = time.perf_counter()
-    prepared = prepare(checkpoint, directory)
-    seconds = time.perf_counter() - started
+    prepared, seconds = timed(prepare, checkpoint, directory)
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     return prepared, seconds, max(peak_memory_mb(), children)
 

@@ -7,7 +7,6 @@ and products are measured with operators of ONNX Runtime at favourable sizes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,6 +23,7 @@ from ...models.shapes import Shape
 from ...peers.interface import session_options
 from ..contenders.text import Workload
 from ..record import Row
+from ..rounds import timed
 
 REPETITIONS = 12
 READ_MB = 256
@@ -70,12 +70,7 @@ def measure_pace(threads: int) -> Pace:
         """Return the minimum seconds of several runs."""
         model = _product(operator, domain, x.dtype, constants)
         session = InMemorySession(model, session_options(threads))
-        times = []
-        for _ in range(REPETITIONS):
-            started = time.perf_counter()
-            session.run({"x": x})
-            times.append(time.perf_counter() - started)
-        return min(times)
+        return min(timed(session.run, {"x": x})[1] for _ in range(REPETITIONS))
 
     read = seconds(one, "MatMul", "", w=weight)
     products = {
