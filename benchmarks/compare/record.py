@@ -166,12 +166,6 @@ def pivoted(
     ]
 
 
-def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
-    """Print tables, notes, circumstances and failures."""
-    where = f"{record['machine']}; load average before: {record['load_average']:.2f}"
-    print_all(tables, [*notes, where, record["command"], *failure_notes(record)])
-
-
 def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:
     """Print tables, and lines below them."""
     from rich.console import Console

@@ -6,14 +6,15 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.compare.contenders.text import precision_of
-from dragoman.benchmarks.compare.rounds import Contender, unchanged
+from dragoman.benchmarks.compare.contenders.text import peers
+from dragoman.benchmarks.compare.rounds import unchanged
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
     ServedTool,
@@ -95,10 +96,8 @@ def test_percentiles_of_answers() -> None:
 def tool(name: str) -> ServedTool:
     kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
     maker, mode = name.split()
-    ours = maker == "Dragoman"
-    contender = Contender(name, unchanged, load_sevens, precision_of(mode), peer=not ours)
-    (tool,) = served([contender], kinds[maker])
-    return tool
+    (tool,) = served(peers(maker, [mode], unchanged, load_sevens), kinds[maker])
+    return replace(tool, peer=maker != "Dragoman")
 
 
 def searched(name: str, own: float, common: float, workers: int = 1) -> dict[str, Any]:

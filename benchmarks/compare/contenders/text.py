@@ -116,17 +116,12 @@ def peers(
             f"{tool} {mode}",
             in_mode(prepare, mode),
             partial(adapt, load=in_mode(load, mode)) if adapt else in_mode(load, mode),
-            precision=precision_of(mode),
+            precision="fp32" if mode in ("float32", "f32", "O2", "optimized") else mode,
             peer=True,
             **attributes,
         )
         for mode in modes
     ]
-
-
-def precision_of(mode: str) -> str:
-    """Return the precision of a tool's mode."""
-    return "fp32" if mode in ("float32", "f32", "O2", "optimized") else mode
 
 
 class BundleKind(NamedTuple):
