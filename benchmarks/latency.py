@@ -10,10 +10,8 @@ import json
 import platform
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -29,6 +27,7 @@ from dragoman.runtime.backends.cuda.backend import DeviceBackend
 from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.tested_versions import installed_version
 from dragoman.verification.report.contents import Percentiles, Speed, Timing
 
 from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
@@ -166,7 +165,10 @@ def bench(
             share = bandwidth.share(read, batch.step.p50)
             reads.append(MemoryReads(batch.batch_size, round(read / 1e6, 3), round(share, 4)))
     record = check_backend(model.bundle, backend, device)
-    libraries = ("onnxruntime", *(["openvino"] if record.name == "openvino" else []))
+    onnxruntime = installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
+    versions = {"onnxruntime": onnxruntime or "not installed"}
+    if record.name == "openvino":
+        versions["openvino"] = installed_version("openvino") or "not installed"
     return BenchReport(
         bundle=model.manifest.name,
         precision=model.manifest.precision,
@@ -185,7 +187,7 @@ def bench(
         versions={
             "dragoman": __version__,
             "python": platform.python_version(),
-            **{name: _version(name) for name in libraries},
+            **versions,
             "numpy": np.__version__,
         },
         command=command,
@@ -247,14 +249,6 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
     if spec.has_encoder:
         return {"encoder": [first], "step": steps}
     return {"prompt": [first + steps[0]], "step": steps[1:]}
-
-
-def _version(package: str) -> str:
-    """Return the version of an installed package; ONNX Runtime's package has two names."""
-    for name in (package, f"{package}-gpu"):
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return "not installed"
 
 
 def measure_speed(

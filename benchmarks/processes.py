@@ -74,6 +74,7 @@ class Child:
         folders = str(interpreter.package), str(BENCHMARKS)
         command = [str(interpreter.executable), str(entry), str(number), *folders]
         self._process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
+        self.pid = self._process.pid
         theirs.close()
         self.send(sys.path if interpreter.executable == HERE.executable else [])
         self.send((function, arguments))

@@ -76,3 +76,5 @@ ENVIRONMENT = "Python of the environment with Optimum-Intel [default: the one th
 OPENVINO = option("--openvino-python", ENVIRONMENT, kind=Path)
 TREE = "Source tree of another version of Dragoman, which takes part."
 BEFORE = option("--before", TREE, kind=Path)
+WAYS = (THREADS, rounds(), ONLY, OPENVINO)
+"""Of tasks whose contenders all run with one number of threads."""

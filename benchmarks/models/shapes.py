@@ -99,10 +99,17 @@ FAMILIES = {
 
 
 def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
-    """Return the `config.json` of a model of one of `SHAPES`."""
+    """Return the `config.json` of a model of one of `SHAPES`.
+
+    The end token is the first, padding and start are the last.
+    """
     sizes = SHAPES[shape]
     size = vocab_size or sizes.vocab_size
     marian = {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": size}
+    tokens: tuple[int | None, ...] = (0, None, size - 1, size - 1)
+    if sizes.family == "m2m_100":  # whose positions are counted from the padding token
+        tokens = (2, 0, 1, 2)
+    special = "eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id"
     return {
         "model_type": sizes.family,
         "architectures": [FAMILIES[sizes.family][1]],
@@ -115,21 +122,8 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
         "activation_function": sizes.activation,
         "max_position_embeddings": sizes.positions,
         "forced_eos_token_id": None,
-        **tokens_of(sizes.family, size),
+        **dict(zip(special, tokens, strict=True)),
     }
-
-
-def tokens_of(family: str, vocab_size: int) -> dict[str, int | None]:
-    """Return the special tokens: the end token is the first, padding and start are the last.
-
-    In NLLB, positions are counted from the padding token.
-    """
-    last = vocab_size - 1
-    names = "eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id"
-    tokens: tuple[int | None, ...] = (0, None, last, last)
-    if family == "m2m_100":
-        tokens = (2, 0, 1, 2)
-    return dict(zip(names, tokens, strict=True))
 
 
 def stacks(d_model: int, layers: int, heads: int, d_ff: int) -> dict[str, Any]:

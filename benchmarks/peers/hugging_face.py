@@ -36,19 +36,13 @@ def load_language_model(directory: Path, threads: int, *, mode: str = "fp32") ->
 
 def generator(model: Any) -> Generate:
     """Return a function that decodes prompts of the same length with a model's `generate`."""
-    decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
-        pad = model.config.pad_token_id or 0
-        source, mask = (tensor.to(model.device) for tensor in _padded(batch.sources, pad))
-        options: dict[str, Any] = {"num_beams": batch.num_beams, "do_sample": False}
+        options: dict[str, Any] = {"num_beams": batch.num_beams}
         options |= dict.fromkeys(("min_new_tokens", "max_new_tokens"), batch.new_tokens)
         if batch.num_beams > 1:
             options |= {"length_penalty": 1.0, "early_stopping": False}
-        with torch.inference_mode():
-            rows = model.generate(input_ids=source, attention_mask=mask, **options)
-        generated: Rows = rows[:, source.shape[1] if decoder_only else 1 :].tolist()
-        return generated
+        return _generated(model, batch.sources, **options)
 
     return generate
 
@@ -59,14 +53,10 @@ def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]
     It is a function of sources, maximum batch size and maximum new tokens, whose rows have no start
     and end token.
     """
-    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    end = model.config.eos_token_id
 
     def generate(batch: list[list[int]], max_new_tokens: int) -> Rows:
-        source, mask = _padded(batch, pad)
-        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max_new_tokens}
-        with torch.inference_mode():
-            found = model.generate(input_ids=source, attention_mask=mask, **options)
-        rows = found[:, 1:].tolist()
+        rows = _generated(model, batch, num_beams=1, max_new_tokens=max_new_tokens)
         return [row[: row.index(end)] if end in row else row for row in rows]
 
     return lambda sources, max_batch_size, max_new_tokens: in_batches(
@@ -74,8 +64,13 @@ def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]
     )
 
 
-def _padded(sources: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sources of any lengths, and their mask, [B, S]."""
+def _generated(model: Any, sources: Sequence[list[int]], **options: Any) -> Rows:
+    """Decode sources, padded to [B, S]; return rows without the start token, or the prompt."""
     tensors = [torch.tensor(source) for source in sources]
-    masks = [torch.ones_like(tensor) for tensor in tensors]
-    return pad_sequence(tensors, True, pad), pad_sequence(masks, True, 0)
+    source = pad_sequence(tensors, True, model.config.pad_token_id or 0).to(model.device)
+    mask = pad_sequence([torch.ones_like(t) for t in tensors], True, 0).to(model.device)
+    with torch.inference_mode():
+        rows = model.generate(input_ids=source, attention_mask=mask, do_sample=False, **options)
+    first = 1 if model.config.is_encoder_decoder else source.shape[1]
+    generated: Rows = rows[:, first:].tolist()
+    return generated

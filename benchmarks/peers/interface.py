@@ -126,8 +126,14 @@ def load_tokenizer(directory: Path) -> Callable[[Sequence[Text]], Inputs]:
     return tokenize
 
 
-def encoder_kind(checkpoint: Path) -> Literal["FeatureExtraction", "SequenceClassification"]:
-    """Return the end of a model class's name: that of embeddings, or that of a cross-encoder."""
+Kind = Literal[
+    "Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction", "SequenceClassification"
+]
+"""The end of the name of a model class of Optimum, such as `OVModelForCausalLM`."""
+
+
+def encoder_kind(checkpoint: Path) -> Kind:
+    """Return the kind of an encoder-only model: of embeddings, or of a cross-encoder."""
     embeds = (checkpoint / "modules.json").exists()
     return "FeatureExtraction" if embeds else "SequenceClassification"
 

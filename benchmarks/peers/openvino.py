@@ -17,12 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import interface
-from .interface import LANGUAGE, Encode, Generate, Stages, Text, Transcriber, Way
-
-Kind = Literal[
-    "Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction", "SequenceClassification"
-]
-"""The end of the model class's name, such as `OVModelForCausalLM`."""
+from .interface import LANGUAGE, Encode, Generate, Kind, Stages, Text, Transcriber, Way
 
 Mode = Literal["f32", "bf16", "int8"]
 MODES: tuple[Mode, ...] = ("f32", "bf16", "int8")
@@ -70,8 +65,8 @@ def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2S
 
     interface.silence()
     torch.set_num_threads(threads)
-    configuration = low_latency(threads) | CONFIGURATIONS[mode]
-    return _model_class(kind).from_pretrained(directory, ov_config=configuration)
+    settings = configuration(threads, mode)
+    return _model_class(kind).from_pretrained(directory, ov_config=settings)
 
 
 def _model_class(kind: Kind) -> Any:
@@ -101,22 +96,17 @@ def prepare_encoder(
     return directory
 
 
-def low_latency(threads: int) -> dict[str, Any]:
-    """Return the settings for the lowest latency, in any mode."""
-    return {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
-
-
-def encoder_configuration(threads: int, mode: Mode) -> dict[str, Any]:
-    """Return the settings for an encoder-only model; in int8, its activations are calibrated."""
-    return low_latency(threads) | (CONFIGURATIONS[mode] if mode != "int8" else {})
+def configuration(threads: int, mode: Mode, *, calibrated: bool = False) -> dict[str, Any]:
+    """Return the settings for the lowest latency; calibrated activations need none for int8."""
+    common = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+    return common | ({} if calibrated and mode == "int8" else CONFIGURATIONS[mode])
 
 
 def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
     """Load what `prepare_encoder` wrote."""
     openvino = imported("openvino")
-    model = openvino.Core().compile_model(
-        directory / ENCODER_FILE, "CPU", encoder_configuration(threads, mode)
-    )
+    settings = configuration(threads, mode, calibrated=True)
+    model = openvino.Core().compile_model(directory / ENCODER_FILE, "CPU", settings)
     names = [name for put in model.inputs for name in put.get_names()]
     request = model.create_infer_request()
     tokenize = interface.load_tokenizer(directory)
@@ -149,7 +139,7 @@ def load_whisper(
     """Load what `prepare_whisper` wrote, for the lowest latency."""
     from dragoman.runtime.audio import read_audio
 
-    settings = low_latency(threads) | CONFIGURATIONS[mode]
+    settings = configuration(threads, mode)
     library = imported("openvino_genai")
     pipeline = library.WhisperPipeline(str(directory), "CPU", **settings)
     options = pipeline.get_generation_config()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 
 from . import interface
 from .hugging_face import generator
-from .interface import Encode, Generate
-
-Kind = Literal["Seq2SeqLM", "CausalLM", "FeatureExtraction", "SequenceClassification"]
-"""The end of the model class's name, such as `ORTModelForCausalLM`."""
+from .interface import Encode, Generate, Kind
 
 MODES, GRAPH_MODES = ("fp32", "O2", "int8"), ("fp32", "optimized", "int8")
 """Modes of encoder-decoders, and of models of one graph, where "optimized" is Optimum's level O2 of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from . import openvino, optimum_onnx
+from . import openvino
 from .interface import Encode, Text, encoder_kind, import_library, session_options, silence
 
 TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 """int8 of PyTorch: linear layers by its dynamic quantization."""
 
 
-def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
-    """Write a directory for the backend ONNX Runtime."""
-    prepare = partial(optimum_onnx.prepare, mode=mode, kind=None)
-    return _with_graph(source, directory, "onnx", prepare)
-
-
-def prepare_openvino(
-    source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[Text]
+def prepare(
+    source: Path, directory: Path, *, mode: str, backend: str, prepare_graph: Callable[..., Path]
 ) -> Path:
-    """Write a directory for the backend OpenVINO."""
-    prepare = partial(openvino.prepare_encoder, mode=mode, calibration=calibration)
-    return _with_graph(source, directory, "openvino", prepare)
+    """Write a directory for the backend "onnx" or "openvino", with a graph for the weights."""
+    graph = prepare_graph(source, directory.with_name(f"{directory.name}-graph"), mode=mode)
+    weights = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx")
+    shutil.copytree(source, directory, ignore=weights)
+    (directory / backend).mkdir()
+    for file in graph.iterdir():
+        if file.suffix in (".onnx", ".xml", ".bin"):
+            shutil.copyfile(file, directory / backend / file.name)
+    return directory
 
 
 def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
@@ -40,14 +39,14 @@ def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
 
 
 def load_onnx(directory: Path, threads: int) -> Encode:
-    """Load what `prepare_onnx` wrote."""
+    """Load what `prepare` wrote for the backend "onnx"."""
     settings = {"provider": "CPUExecutionProvider", "session_options": session_options(threads)}
     return _load(directory, threads, backend="onnx", model_kwargs=settings)
 
 
 def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Encode:
-    """Load what `prepare_openvino` wrote."""
-    settings = {"ov_config": openvino.encoder_configuration(threads, mode)}
+    """Load what `prepare` wrote for the backend "openvino"."""
+    settings = {"ov_config": openvino.configuration(threads, mode, calibrated=True)}
     return _load(directory, threads, backend="openvino", model_kwargs=settings)
 
 
@@ -70,15 +69,3 @@ def _load(directory: Path, threads: int, *, quantized: bool = False, **options: 
         return found
 
     return encode
-
-
-def _with_graph(source: Path, directory: Path, backend: str, prepare: Callable[..., Path]) -> Path:
-    """Write a directory of sentence-transformers with a graph in place of the weights."""
-    graph = prepare(source, directory.with_name(f"{directory.name}-graph"))
-    weights = shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx")
-    shutil.copytree(source, directory, ignore=weights)
-    (directory / backend).mkdir()
-    for file in graph.iterdir():
-        if file.suffix in (".onnx", ".xml", ".bin"):
-            shutil.copyfile(file, directory / backend / file.name)
-    return directory

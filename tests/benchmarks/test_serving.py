@@ -6,12 +6,15 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dragoman.benchmarks.compare.contenders.text import peers
+from dragoman.benchmarks.compare.rounds import unchanged
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
     ServedTool,
@@ -20,7 +23,7 @@ from dragoman.benchmarks.compare.serving.goodput import (
     in_time,
     point_of,
     search,
-    served_tool,
+    served,
     standings,
 )
 from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
@@ -38,6 +41,8 @@ from dragoman.benchmarks.compare.serving.soak import (
 )
 from dragoman.benchmarks.processes import ProcessError
 from dragoman.runtime.serving.arrangement import Arrangement
+
+from .doubles import load_sevens
 
 UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
 
@@ -91,7 +96,8 @@ def test_percentiles_of_answers() -> None:
 def tool(name: str) -> ServedTool:
     kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
     maker, mode = name.split()
-    return served_tool(maker, mode, lambda a, b: b, kinds[maker])
+    (tool,) = served(peers(maker, [mode], unchanged, load_sevens), kinds[maker])
+    return replace(tool, peer=maker != "Dragoman")
 
 
 def searched(name: str, own: float, common: float, workers: int = 1) -> dict[str, Any]:

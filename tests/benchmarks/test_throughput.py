@@ -161,8 +161,10 @@ def test_hugging_face_decodes_sources_of_several_lengths() -> None:
     seen: Counter[tuple[int, ...]] = Counter()
 
     class Model:
+        device = torch.device("cpu")
+
         class config:  # noqa: N801 # as Hugging Face's
-            pad_token_id, eos_token_id = 0, 2
+            pad_token_id, eos_token_id, is_encoder_decoder = 0, 2, True
 
         def generate(
             self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, **options: object

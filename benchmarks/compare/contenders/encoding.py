@@ -144,7 +144,8 @@ def contenders(
     with_optimum = prepare_graph, optimum_onnx.load_encoder
     ours = partial(load_to_perform, load=load_bundle, queue={})
     calibrated = partial(openvino.prepare_encoder, calibration=calibration)
-    in_library = partial(library.prepare_openvino, calibration=calibration)
+    with_onnx = partial(library.prepare, backend="onnx", prepare_graph=prepare_graph)
+    with_openvino = partial(library.prepare, backend="openvino", prepare_graph=calibrated)
     other: dict[str, Any] = {"interpreter": openvino_in}
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
@@ -155,8 +156,8 @@ def contenders(
         *tools("Optimum-ONNX", library.ONNX_MODES, *with_optimum, needs_torch=True),
         *tools("OpenVINO", openvino.MODES, calibrated, openvino.load_encoder, **other),
         *theirs(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
-        *theirs(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
-        *theirs(f"{name} OpenVINO", openvino.MODES, in_library, library.load_openvino, **other),
+        *theirs(f"{name} ONNX", library.ONNX_MODES, with_onnx, library.load_onnx),
+        *theirs(f"{name} OpenVINO", openvino.MODES, with_openvino, library.load_openvino, **other),
     ]
     return [c for c in everyone if not (rerank and c.name.startswith(EMBEDDING_ONLY))]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...models.bundles import Calibration
 from ...peers import openvino
 from ...peers.ctranslate2_runtime import CTranslate2Peer
-from ...peers.interface import Rows
+from ...peers.interface import Kind, Rows
 from ...processes import HERE, Interpreter
 from ..rounds import Contender
 from .text import ctranslate2_translators, dragoman_contenders, openvino_contenders
@@ -60,9 +60,7 @@ def load_ctranslate2(directory: Path, threads: int, *, mode: str) -> Decode:
     )
 
 
-def load_openvino(
-    directory: Path, threads: int, *, mode: openvino.Mode, kind: openvino.Kind
-) -> Decode:
+def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode, kind: Kind) -> Decode:
     """Load OpenVINO, which decodes batches of similar length with Hugging Face's `generate`."""
     from ...peers.hugging_face import until_the_end
 

@@ -12,7 +12,7 @@ from ...peers import openvino, whisper
 from ...peers.ctranslate2_runtime import load_faster_whisper
 from ...peers.interface import LANGUAGE, Stages, Transcriber, Way
 from ...processes import HERE, Interpreter
-from ..rounds import Contender, Perform, unchanged
+from ..rounds import Contender, Perform, timed, unchanged
 from .text import DRAGOMAN, dragoman_contenders, peers, prepared_before
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ def load_transcriber(
     stages = transcriber.stages if way == "greedy" else None
 
     def transcribe(clips: Clips) -> list[Transcript]:
-        texts = []
-        for clip in clips:
-            started = time.perf_counter()
-            text = transcriber.transcribe(clip)
-            texts.append((text, time.perf_counter() - started))
+        texts = [timed(transcriber.transcribe, clip) for clip in clips]
         return [
             Transcript(text, seconds, stages(clip) if stages is not None else None)
             for clip, (text, seconds) in zip(clips, texts, strict=True)
@@ -104,13 +100,13 @@ def load_bundle(directory: Path, threads: int, *, way: Way, num_beams: int) -> T
     backend: Any = open_backend(bundle, None, threads)
     start, clock = backend.start, [0.0, 0.0]
 
-    def timed(*arguments: Any) -> Any:
+    def start_timed(*arguments: Any) -> Any:
         clock[0] = time.perf_counter()
         state = start(*arguments)
         clock[1] = time.perf_counter()
         return state
 
-    backend.start = timed
+    backend.start = start_timed
     model, speech = Model(bundle, backend), bundle.manifest.speech
     # No tool detects the language; an English-only model has no language option.
     language = LANGUAGE if speech is not None and speech.languages else None

@@ -7,12 +7,11 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from dragoman.errors import DragomanError
 
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
-from ...peers.interface import Batch, Generate, Rows
-from ...processes import HERE, Interpreter, memory_mb, peak_memory_mb
-from ..rounds import Contender, Prepare, unchanged
+from ...peers.interface import Batch, Generate, Kind, Rows
+from ...processes import HERE, Interpreter, peak_memory_mb
+from ..rounds import Contender, Prepare, timed, unchanged
 
 if TYPE_CHECKING:
     from dragoman.runtime import Model
@@ -41,8 +40,6 @@ SOURCE_LENGTHS = (5, 60)
 MEAN_OUTPUT, LONGEST_OUTPUT = 32, 128
 """Tokens of their outputs, which end by themselves."""
 
-LOADED = Batch([], 0)
-"""Asks for the resident memory, in MB of 10^6 bytes, instead of tokens."""
 INPUTS = 8
 """Inputs on which the proof of a large bundle compares outputs."""
 
@@ -57,11 +54,9 @@ class Workload:
     source_length: int
     """Tokens of every source, or the minimum."""
     new_tokens: int
-    """Tokens that every row generates."""
     tokens: tuple[int, int]
     """Source tokens are drawn from range(*tokens)."""
     threads: tuple[int, ...]
-    """Numbers of threads, with each of which every contender runs."""
     rounds: int
     longest_source: int | None = None
     """Maximum of random lengths; None: all sources have the same length."""
@@ -121,17 +116,12 @@ def peers(
             f"{tool} {mode}",
             in_mode(prepare, mode),
             partial(adapt, load=in_mode(load, mode)) if adapt else in_mode(load, mode),
-            precision=precision_of(mode),
+            precision="fp32" if mode in ("float32", "f32", "O2", "optimized") else mode,
             peer=True,
             **attributes,
         )
         for mode in modes
     ]
-
-
-def precision_of(mode: str) -> str:
-    """Return the precision of a tool's mode."""
-    return "fp32" if mode in ("float32", "f32", "O2", "optimized") else mode
 
 
 class BundleKind(NamedTuple):
@@ -140,15 +130,6 @@ class BundleKind(NamedTuple):
     contender: str
     target: str
     precision: str
-
-    def preparation(self, calibration: Calibration = ()) -> Prepare:
-        """Return the contender's `prepare`, with calibration sources."""
-        return partial(
-            bundle_of_checkpoint,
-            target=self.target,
-            precision=self.precision,
-            calibration=() if self.precision == "fp32" else calibration,
-        )
 
 
 BUNDLES = tuple(
@@ -170,7 +151,12 @@ def dragoman_contenders(
     return [
         Contender(
             f"{bundle.contender}{ending}",
-            bundle.preparation(calibration),
+            partial(
+                bundle_of_checkpoint,
+                target=bundle.target,
+                precision=bundle.precision,
+                calibration=() if bundle.precision == "fp32" else calibration,
+            ),
             load,
             precision=bundle.precision,
             interpreter=interpreter,
@@ -223,7 +209,7 @@ def language_models(
     """Return contenders of decoder-only models, like `translators`."""
     from ...peers import hugging_face, onnxruntime_genai, optimum_onnx
 
-    kind: Literal["CausalLM"] = "CausalLM"
+    kind: Kind = "CausalLM"
     on_torch = partial(peers, needs_torch=True)
     load_theirs = hugging_face.load_language_model
     converted = ctranslate2_runtime.prepare_generator, ctranslate2_runtime.load_generator
@@ -241,7 +227,7 @@ def language_models(
 
 
 def openvino_contenders(
-    load: Callable[..., Any], interpreter: Interpreter, *, kind: openvino.Kind = "Seq2SeqLM"
+    load: Callable[..., Any], interpreter: Interpreter, *, kind: Kind = "Seq2SeqLM"
 ) -> list[Contender[Any, Any]]:
     """Return OpenVINO in each of its modes, decoding with Hugging Face's `generate`."""
     functions = partial(openvino.prepare, kind=kind), partial(load, kind=kind)
@@ -314,9 +300,7 @@ def measured_preparation(
 
     Memory is that of this process, or of one that it runs, whichever took more.
     """
-    started = time.perf_counter()
-    prepared = prepare(checkpoint, directory)
-    seconds = time.perf_counter() - started
+    prepared, seconds = timed(prepare, checkpoint, directory)
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     return prepared, seconds, max(peak_memory_mb(), children)
 
@@ -324,14 +308,6 @@ def measured_preparation(
 def prepared_before(checkpoint: Path, directory: Path, *, prepared: Path) -> Path:
     """Return a directory that is prepared: the `prepare` of a contender whose turns follow."""
     return prepared
-
-
-def load_with_memory(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
-) -> Generate:
-    """Load a contender that also answers `LOADED`."""
-    generate = load(directory, threads)
-    return lambda batch: generate(batch) if batch.new_tokens else [[round(memory_mb("self"))]]
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:

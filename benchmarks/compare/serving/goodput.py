@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dragoman.runtime.serving.arrangement import Arrangement
 
 from ...processes import HERE, ProcessError, call_in, memory_mb
-from ..contenders.text import precision_of
 from ..record import Row
-from ..rounds import Contender, Failure, Prepare, prepare
+from ..rounds import Contender, Failure, prepare
 from ..task import Run
 from .load import SEED, Answer, poisson_arrivals, running, send_all
 
@@ -40,7 +39,6 @@ class ServedTool(Contender[None, None]):
     """A tool as a server: Dragoman's, or another tool behind the same HTTP layer."""
 
     kind: ServerKind = "dragoman"
-    mode: str = ""
     batches: tuple[int, ...] = (64,)
 
     def arrangements(self, cores: int) -> list[Arrangement]:
@@ -59,28 +57,19 @@ class ServedTool(Contender[None, None]):
             serve = ["dragoman", "serve", str(directory), "--greedy"]
             common += ["--max-waiting", "100000"]
         else:
-            serve = [PEER_SERVER, self.kind, str(directory), "--compute-type", self.mode]
+            mode = self.name.rpartition(" ")[2]  # see `text.peers`
+            serve = [PEER_SERVER, self.kind, str(directory), "--compute-type", mode]
         return [sys.executable, "-m", *serve, *common]
 
 
-def served_tool(
-    tool: str, mode: str, prepare: Prepare, kind: ServerKind, *batches: int
-) -> ServedTool:
-    """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
-    return ServedTool(
-        f"{tool} {mode}",
-        prepare,
-        cast("Any", None),  # a server loads it
-        precision=precision_of(mode),
-        peer=kind != "dragoman",
-        kind=kind,
-        mode=mode,
-        batches=batches,
-    )
+def served(
+    contenders: Iterable[Contender[Any, Any]], kind: ServerKind, *batches: int
+) -> list[ServedTool]:
+    """Return contenders as servers, which load by themselves what is prepared."""
+    return [ServedTool(**vars(each), kind=kind, batches=batches) for each in contenders]
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """The requests of a comparison, and its tools."""
 
     model: str

@@ -1,7 +1,4 @@
-"""Server processes, and open-loop clients.
-
-Open-loop clients send each request at its scheduled time, regardless of earlier requests.
-"""
+"""Server processes, and open-loop clients, which send requests regardless of earlier ones."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ import base64
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from dragoman.runtime.serving.arrangement import Arrangement
 
 from ...models.bundles import Calibration
 from ...models.shapes import SHAPES, describe
+from ...peers import ctranslate2_runtime
 from ...processes import HERE, ProcessError, call_in
 from .. import options
 from ..contenders import text
@@ -32,7 +31,7 @@ from ..record import Record, Row, Table, table_of
 from ..rounds import Failure, prepare, unchanged
 from ..task import Options, Run, Task
 from ..tasks.speech import read_clips
-from .goodput import SLOWER, ServedTool, Workload, measure_goodput, served_tool, standings
+from .goodput import SLOWER, ServedTool, Workload, measure_goodput, served, standings
 from .load import SEED, running, send_all
 
 if TYPE_CHECKING:
@@ -46,24 +45,25 @@ OVERHEAD_REQUESTS, OVERHEAD_ROUNDS = 30, 3
 def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:
     """Return requests of token ids, whose outputs end with end tokens; write the checkpoint."""
     from ...models.random_checkpoint import write_ending_text_model
-    from ...peers import ctranslate2
+    from ...peers import hugging_face
 
     vocab_size = vocab_size or SHAPES[shape].vocab_size
     write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT)
     tokens = (1, vocab_size - 1)  # exclude end token and padding
     shortest, longest = text.SOURCE_LENGTHS
     most = text.LONGEST_OUTPUT
-    tools = dragoman_tools(64, text.draw_sources(text.CALIBRATION_SOURCES, tokens, seed=99))
-    for mode in text.ctranslate2_compute_types():
-        if mode in ("float32", "int8"):
-            prepare = partial(ctranslate2.prepare, mode=mode)
-            tools.append(served_tool(text.CTRANSLATE2, mode, prepare, "ctranslate2", 8, 32))
-    tools.append(served_tool("Hugging Face", "fp32", unchanged, "hugging-face", 16))
+    modes = [mode for mode in text.ctranslate2_compute_types() if mode in ("float32", "int8")]
+    translators = text.ctranslate2_translators(ctranslate2_runtime.load, modes)
+    others = text.peers("Hugging Face", ["fp32"], unchanged, hugging_face.load)
     return Workload(
         describe(shape, vocab_size),
         f"sources of {shortest} to {longest} tokens, outputs of at most {most}",
         checkpoint,
-        tools,
+        [
+            *dragoman_tools(64, text.draw_sources(text.CALIBRATION_SOURCES, tokens, seed=99)),
+            *served(translators, "ctranslate2", 8, 32),
+            *served(others, "hugging-face", 16),
+        ],
         [{"source": s, "max_new_tokens": most} for s in text.draw_sources(SOURCES, tokens)],
         first_rate=8.0,
     )
@@ -72,15 +72,13 @@ def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workl
 def speech_workload(whisper: Path, clips: Path) -> Workload:
     """Return requests of audio files, base64 in JSON, to an English-only Whisper of CTranslate2."""
     files = sorted(read_clips(clips))
+    load = ctranslate2_runtime.load_faster_whisper
+    peers = text.peers("faster-whisper", ["float32", "int8"], unchanged, load)
     return Workload(
         whisper.name,
         f"{len(files)} clips of speech, transcribed greedily without timestamps",
         whisper,
-        [
-            *dragoman_tools(16),
-            served_tool("faster-whisper", "float32", unchanged, "faster-whisper", 1),
-            served_tool("faster-whisper", "int8", unchanged, "faster-whisper", 1),
-        ],
+        [*dragoman_tools(16), *served(peers, "faster-whisper", 1)],
         [{"audio": base64.b64encode(file.read_bytes()).decode()} for file in files],
         first_rate=2.0,
     )
@@ -88,11 +86,9 @@ def speech_workload(whisper: Path, clips: Path) -> Workload:
 
 def dragoman_tools(batch: int, calibration: Calibration = ()) -> list[ServedTool]:
     """Return Dragoman's server in fp32 and int8."""
-    return [
-        served_tool(text.DRAGOMAN, kind.precision, kind.preparation(calibration), "dragoman", batch)
-        for kind in text.BUNDLES
-        if kind.precision != "int4"
-    ]
+    bundles = [bundle for bundle in text.BUNDLES if bundle.precision != "int4"]
+    ours = text.dragoman_contenders(text.load_bundle, bundles, calibration=calibration)
+    return served(ours, "dragoman", batch)
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -105,7 +101,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     else:
         workload = text_workload(given.shape, given.vocab_size, run.checkpoint)
     tools = run.chosen(workload.tools)
-    workload = replace(workload, tools=tools)
+    workload = workload._replace(tools=tools)
     found, failures = measure_goodput(run, workload, cores=cores, seconds=given.seconds)
     added = None
     own = next((tool for tool in tools if tool.name == OVERHEAD_OF), None)
@@ -216,21 +212,20 @@ def picture(record: Record) -> Figure:
         drawn = figure(4.2)
         drawn.suptitle(record["model"], fontsize="medium")
         panels = drawn.subplots(1, 3, sharey=True)
-        for entry, look in zip(best, looks(), strict=False):
-            ours = entry["tool"].startswith("Dragoman")
-            look |= {"label": entry["tool"], "linestyle": "-" if ours else "--"}
-            points = [point for point in entry["points"] if not point["failed"]]
-            rates = [point["rate"] for point in points]
-            for panel, name in zip(panels, percentiles, strict=True):
-                panel.plot(rates, [point[name] * 1000 for point in points], **look)
-        for fastest in {entry["fastest"] for entry in best}:
-            panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
         for panel, name in zip(panels, percentiles, strict=True):
+            for entry, look in zip(best, looks(), strict=False):
+                ours = entry["tool"].startswith(text.DRAGOMAN)
+                look |= {"label": entry["tool"], "linestyle": "-" if ours else "--"}
+                points = [point for point in entry["points"] if not point["failed"]]
+                times = [point[name] * 1000 for point in points]
+                panel.plot([point["rate"] for point in points], times, **look)
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
             tidy(panel, x="requests a second", y=f"{name}, ms")
+        for fastest in {entry["fastest"] for entry in best}:
+            panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
         legend_below(drawn, panels[0])
     return drawn
 

@@ -296,28 +296,27 @@ def _speed(record: Record) -> Table:
     sizes = distinct(row["batch_size"] for row in rows)
     fewest = min(threads)
     alike = "thread_ratio" in rows[0]
-    lines = []
-    for own in sections(rows, "contender"):
-        cells = [own[0]["contender"]]
-        best: list[Row] = []
-        for at_size in sections(own, "batch_size"):
-            best.append(_fastest(at_size))
-            for row in sorted(at_size, key=lambda row: threads.index(row["threads"])):
-                cell = ranged(row["ms_per_step"])
-                cells.append(f"**{cell}**" if row is best[-1] else cell)
-        cells += [_ratios(best, "ratio"), _ratios(best, "fp32_ratio")]
+    best = [_fastest(case) for case in sections(rows, "contender", "batch_size")]
+
+    def cell(row: Row) -> str:
+        text = ranged(row["ms_per_step"])
+        return f"**{text}**" if row in best else text
+
+    def comparisons(own: Sequence[Row]) -> Iterator[str]:
+        at_best = [row for row in own if row in best]
+        yield from (_ratios(at_best, "ratio"), _ratios(at_best, "fp32_ratio"))
         if alike:
             few = [row for row in own if row["threads"] == fewest]
-            cells += [_ratios(few, "thread_ratio"), _ratios(few, "fp32_thread_ratio")]
-        cells.append(f"{sum(row['identical'] for row in best)} of {sum(sizes)}")
-        lines.append(cells)
+            yield from (_ratios(few, "thread_ratio"), _ratios(few, "fp32_thread_ratio"))
+        yield f"{sum(row['identical'] for row in at_best)} of {sum(sizes)}"
+
     headings = [
         *("", *(f"{count(s, 'source')}, {count(n, 'thread')}" for s in sizes for n in threads)),
         *("against the best peer", "in fp32"),
         *((f"with {count(fewest, 'thread')} for all", "in fp32") if alike else ()),
         "same tokens",
     ]
-    return Table(headings, lines)
+    return Table(headings, pivoted(rows, ["contender"], cell, more=comparisons))
 
 
 def _footprints(rows: Sequence[Row]) -> Table:

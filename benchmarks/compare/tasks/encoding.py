@@ -23,7 +23,7 @@ from .. import record as records
 from ..contenders import encoding
 from ..contenders.encoding import Calls, EncodingContender, Vectors, case_name
 from ..contenders.text import DRAGOMAN
-from ..record import Record, Row, Table, pivoted, ranged, sections, table_of
+from ..record import Record, Row, Table, distinct, pivoted, ranged, sections, table_of
 from ..rounds import Entrant, Failure, Footprint, Turns, against, count, spread
 from ..task import Options, Run, Task
 
@@ -225,25 +225,23 @@ def standings(measurements: Iterable[Row]) -> Iterator[str]:
 
 def documentation(record: Record) -> Iterator[Table]:
     """Yield a table for each number of threads, with the best in bold, and cosines."""
-    name = similarity_in(record["measurements"][0])
+    measurements = record["measurements"]
+    name = similarity_in(measurements[0])
+    cases = sections(measurements, "threads", "length", "batch_size")
+    best = [min(case, key=lambda row: row["ms_per_call"][0]) for case in cases]
+
+    def cell(row: Row) -> str:
+        text = ranged(row["ms_per_call"])
+        return f"**{text}**" if row in best else text
 
     def similarity(own: Sequence[Row]) -> list[str]:
         mean = sum(row[name] for row in own) / len(own)
         return [f"{mean:.4f}", f"{min(row[f'lowest_{name}'] for row in own):.4f}"]
 
-    for rows in sections(record["measurements"], "threads"):
-        best = {
-            case_of(case[0]): min(row["ms_per_call"][0] for row in case)
-            for case in sections(rows, "length", "batch_size")
-        }
-
-        def cell(row: Row, best: Mapping[str, float] = best) -> str:
-            text = ranged(row["ms_per_call"])
-            return f"**{text}**" if row["ms_per_call"][0] == best[case_of(row)] else text
-
+    for rows in sections(measurements, "threads"):
         first = f"{count(rows[0]['threads'], 'thread')}, ms per call"
         lines = pivoted(rows, ["contender"], cell, more=similarity)
-        yield Table([first, *best, name, "lowest"], lines)
+        yield Table([first, *distinct(map(case_of, rows)), name, "lowest"], lines)
 
 
 MODEL = (

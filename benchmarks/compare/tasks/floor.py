@@ -7,7 +7,6 @@ and products are measured with operators of ONNX Runtime at favourable sizes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,15 +14,16 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.optimize.graph_values import MICROSOFT, new_weight
+from dragoman.optimize.graph_values import MICROSOFT
 from dragoman.optimize.running import InMemorySession
 
 from ...models.shapes import Shape
+from ...peers.interface import session_options
 from ..contenders.text import Workload
 from ..record import Row
+from ..rounds import timed
 
 REPETITIONS = 12
 READ_MB = 256
@@ -68,15 +68,9 @@ def measure_pace(threads: int) -> Pace:
 
     def seconds(x: NDArray[Any], operator: str, domain: str, **constants: Any) -> float:
         """Return the minimum seconds of several runs."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = InMemorySession(_product(operator, domain, x.dtype, constants), options)
-        times = []
-        for _ in range(REPETITIONS):
-            started = time.perf_counter()
-            session.run({"x": x})
-            times.append(time.perf_counter() - started)
-        return min(times)
+        model = _product(operator, domain, x.dtype, constants)
+        session = InMemorySession(model, session_options(threads))
+        return min(timed(session.run, {"x": x})[1] for _ in range(REPETITIONS))
 
     read = seconds(one, "MatMul", "", w=weight)
     products = {
@@ -92,16 +86,12 @@ def measure_pace(threads: int) -> Pace:
 
 def _product(operator: str, domain: str, dtype: np.dtype[Any], constants: Any) -> ir.Model:
     """Return a model of one operator of x [R, WIDTH] and constants."""
-    of_x = ir.TensorType(ir.DataType.from_numpy(dtype))
-    x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=of_x)
-    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21, MICROSOFT: 1}, name=operator)
-    weights = [new_weight(graph, name, np.asarray(numbers)) for name, numbers in constants.items()]
-    node = ir.node(operator, [x, *weights], domain=domain)
-    (result,) = node.outputs
-    result.name, result.type = "y", ir.TensorType(ir.DataType.FLOAT)
-    graph.append(node)
-    graph.outputs.append(result)
-    return ir.Model(graph, ir_version=10)
+    x = ir.val("x", ir.DataType.from_numpy(dtype), ["rows", WIDTH])
+    weights = [ir.val(n, const_value=ir.tensor(value, name=n)) for n, value in constants.items()]
+    y = ir.val("y", ir.DataType.FLOAT)
+    node = ir.node(operator, [x, *weights], domain=domain, outputs=[y])
+    given: dict[str, Any] = {"initializers": weights, "opset_imports": {"": 21, MICROSOFT: 1}}
+    return ir.Model(ir.Graph([x], [y], nodes=[node], name=operator, **given), ir_version=10)
 
 
 BYTES: dict[str, tuple[float, float]] = {"fp32": (4, 4), "int8": (1, 1), "int4": (0.5625, 1)}

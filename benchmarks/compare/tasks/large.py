@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...models.shapes import SHAPES, describe
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Rows
-from ...processes import HERE, Interpreter, ProcessError, call_in
+from ...processes import HERE, Interpreter, ProcessError, call_in, memory_mb
 from .. import options
 from ..contenders import text
 from ..record import Record, Row, Table, ranged, table_of
-from ..rounds import Entrant, Failure
+from ..rounds import Entrant, Failure, Worker
 from ..task import Options, Run, Task
 from .decoding import TURN_SECONDS, check_lengths, pace_of
 
@@ -66,28 +67,28 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
             continue
         built[contender.name] = seconds, peak
         again = partial(text.prepared_before, prepared=prepared)
-        load = partial(text.load_with_memory, load=contender.load)
-        ready.append(replace(contender, prepare=again, load=load))
-    sizes = {f"batch {size}": size for size in given.batch_sizes}
+        ready.append(replace(contender, prepare=again))
     batches = {
-        name: Batch(text.draw_sources(size, (3, vocab_size), size, (20, 20)), new_tokens)
-        for name, size in sizes.items()
+        f"batch {size}": Batch(text.draw_sources(size, (3, vocab_size), size, (20, 20)), new_tokens)
+        for size in given.batch_sizes
     }
+    loaded: dict[str, float] = {}
 
-    def check(batch: Batch, rows: Rows) -> None:
-        if batch.new_tokens:
-            check_lengths(batch, rows)
+    def start(contender: text.TextContender, directory: Path, threads: int) -> Worker[Batch, Rows]:
+        worker = Worker(contender, directory, threads)
+        loaded[contender.name] = memory_mb(worker.pid)
+        return worker
 
-    ways: dict[str, Any] = {"rounds": given.rounds, "turn_seconds": TURN_SECONDS, "check": check}
-    results = run.take_turns(ready, {"loaded": text.LOADED, **batches}, threads=[threads], **ways)
+    ways: dict[str, Any] = {"rounds": given.rounds, "turn_seconds": TURN_SECONDS}
+    ways |= {"check": check_lengths, "start": start}
+    results = run.take_turns(ready, batches, threads=[threads], **ways)
     rows: list[Row] = []
     for footprint in results.footprints:
         entrant = Entrant(footprint.contender, threads)
         seconds, peak = built[footprint.contender]
-        loaded = results.turns["loaded"][entrant].warm_up.outcome
         paces = [
-            pace_of(results.turns[name][entrant], size, new_tokens)["ms_per_step"]
-            for name, size in sizes.items()
+            pace_of(results.turns[name][entrant], len(batch.sources), new_tokens)["ms_per_step"]
+            for name, batch in batches.items()
         ]
         rows.append(
             {
@@ -96,7 +97,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
                 "build_peak_mb": round(peak),
                 "disk_mb": footprint.disk_mb,
                 "load_seconds": footprint.load_seconds,
-                "loaded_mb": loaded[0][0],
+                "loaded_mb": round(loaded[footprint.contender]),
                 "peak_mb": footprint.peak_memory_mb,
                 "ms_per_step": paces,
             }
@@ -135,22 +136,16 @@ def tables(record: Record) -> Iterator[Table]:
     yield table_of(rows, columns, title=title.format_map(record))
 
 
+LARGE_SHAPES = [name for name in SHAPES if name not in options.TEXT_SHAPES]
+
 LARGE = Task(
     name="large",
     help="Compare building, loading, memory and steps of a large model.",
     options=(
-        options.option(
-            "--shape",
-            "Shape of the model.",
-            "nllb-600m",
-            [name for name, shape in SHAPES.items() if shape.family == "m2m_100"],
-        ),
+        options.option("--shape", "Shape of the model.", "nllb-600m", LARGE_SHAPES),
         options.batch_sizes(1, 8, what="Sources of 20 tokens decoded as one batch;"),
         options.new_tokens(),
-        options.THREADS,
-        options.rounds(),
-        options.ONLY,
-        options.OPENVINO,
+        *options.WAYS,
     ),
     measure=measure,
     rows="contenders",

@@ -9,7 +9,6 @@ recordings: with `--seconds`, the clips are joined to one, with pauses.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
@@ -101,18 +100,17 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     transcripts = read_clips(given.clips)
     chosen = run.chosen(contenders(run.checkpoint, run.openvino, given.way, given.beams))
     run.progress("writing a checkpoint")
-    with tempfile.TemporaryDirectory() as folder:
-        model = given.whisper
-        if given.shape is not None:
-            model = Path(folder) / f"whisper-{given.shape}"
-            call_in(HERE, partial(write_random_whisper, given.shape, model, like=given.whisper))
-        call_in(HERE, whisper_checkpoint, model, run.checkpoint)
-        if given.seconds:
-            transcripts = joined(transcripts, Path(folder) / "recording.wav", given.seconds)
-        files = list(transcripts)
-        audio_seconds = sum(soundfile.info(clip).duration for clip in files)
-        ways = {"checkpoint": model, "threads": [given.threads], "rounds": given.rounds}
-        results = run.take_turns(chosen, {"clips": files}, **ways)
+    model = given.whisper
+    if given.shape is not None:
+        model = run.directory / f"whisper-{given.shape}"
+        call_in(HERE, partial(write_random_whisper, given.shape, model, like=given.whisper))
+    call_in(HERE, whisper_checkpoint, model, run.checkpoint)
+    if given.seconds:
+        transcripts = joined(transcripts, run.directory / "recording.wav", given.seconds)
+    files = list(transcripts)
+    audio_seconds = sum(soundfile.info(clip).duration for clip in files)
+    ways = {"checkpoint": model, "threads": [given.threads], "rounds": given.rounds}
+    results = run.take_turns(chosen, {"clips": files}, **ways)
     rounds_of = {
         entrant.contender: [Round.of(files, turn.outcome) for turn in turns.counted]
         for entrant, turns in results.turns["clips"].items()
@@ -230,10 +228,7 @@ SPEECH = Task(
         options.argument("whisper", Path),
         options.option("--shape", RANDOM, kind=[*WHISPERS]),
         options.option("--clips", CLIPS, kind=Path, required=True),
-        options.THREADS,
-        options.rounds(),
-        options.ONLY,
-        options.OPENVINO,
+        *options.WAYS,
         options.option("--way", "How clips are transcribed.", "greedy", list(WAYS)),
         options.option("--beams", "Beams of other ways than greedy.", 5),
         options.option("--seconds", JOINED, kind=int),

@@ -143,8 +143,8 @@ def measure_throughput(
         best[contender.name] = fastest["arrangement"]
         return Team(contender, directory, fastest["arrangement"])
 
-    ways: dict[str, Any] = {"threads": [1], "rounds": rounds, "start": start}
-    results = run.take_turns(contenders, {"queue": sources}, **ways)
+    work = {"queue": sources}
+    results = run.take_turns(contenders, work, threads=[1], rounds=rounds, start=start)
     memory = {footprint.contender: footprint.peak_memory_mb for footprint in results.footprints}
     turns = {entrant.contender: own for entrant, own in results.turns["queue"].items()}
     speeds = {name: [t.outcome / t.seconds for t in own.counted] for name, own in turns.items()}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.errors import DragomanError
 
@@ -29,8 +28,7 @@ PUBLISHED = {"test_2016_flickr": 41.02, "test_2017_flickr": 33.36, "test_2017_ms
 checkpoints averaged (Wu et al. 2021, arXiv 2105.14462)."""
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """A held-out test set."""
 
     name: str
