@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .interface import Batch, Generate, Rows, import_library
 
 MODEL, VOCABULARY, SHORTLIST = "model.bin", "vocab.spm", "lex.s2t.bin"
 END, UNKNOWN = 0, 1
+BIAS = "decoder_ff_logit_out_b"
 INTEGERS, FLOATS, BYTES = 0x4101, 0x404, 0x101
 """Types of items in a file: intgemm's 8 bits in the form of Firefox's models, float32, and text."""
 ACTIVATION = 16.0
@@ -29,6 +29,9 @@ NEVER = -1e4
 """Added to the logit of a token that is not to be generated."""
 PRODUCT = re.compile(r"Wemb|_W[a-z\d]?$")
 """Names of weights that are rounded: matrices of products, and embeddings."""
+
+Item = tuple[str, int, tuple[int, ...], bytes]
+"""The name, type, shape and data of a part of a file."""
 
 OPTIONS = {
     "version": "v1.12.0",
@@ -47,9 +50,7 @@ def prepare(source: Path, directory: Path) -> Path:
     from dragoman.reference_model import load_checkpoint
 
     model = load_checkpoint(source)
-    config, tables = model.config, ("Wemb", "Wemb")
-    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-    directory.mkdir()
+    config, activations = model.config, {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     options = OPTIONS | {
         "dim-emb": config.d_model,
         "dim-vocabs": [config.start_token_id] * 2,
@@ -60,55 +61,41 @@ def prepare(source: Path, directory: Path) -> Path:
         "transformer-ffn-activation": activations[config.activation],
     }
     text = "".join(f"{name}: {value}\n" for name, value in options.items()).encode() + b"\0"
-    items = [_item("special:model.yml", BYTES, (len(text),), text)]
-    items.append(_floats("none_QuantMultA", np.full((1, 1), ACTIVATION)))
+    scale = np.full((1, 1), ACTIVATION, "<f4")
+    items: list[Item] = [("special:model.yml", BYTES, (len(text),), text)]
+    items.append(("none_QuantMultA", FLOATS, (1, 1), scale.tobytes()))
     for name, parameter in model.named_parameters():
-        values, theirs = parameter.detach().numpy(), weight_name(name, tables)
-        if theirs in ("Wemb", "decoder_ff_logit_out_b"):  # the token that starts is not in the file
+        values, theirs = parameter.detach().numpy(), weight_name(name, ("Wemb", "Wemb"))
+        if theirs in ("Wemb", BIAS):  # the token that starts is not in the file
             values = values[: config.start_token_id].copy()
-        if theirs == "decoder_ff_logit_out_b":
+        if theirs == BIAS:
             values[[END, UNKNOWN]] += NEVER
-        if "positions" not in name:
-            items += _items(theirs, values)
+        if PRODUCT.search(theirs):
+            factor = np.float32(127) / np.abs(values).max()
+            integers = np.rint(values * factor).astype(np.int8).tobytes() + factor.tobytes()
+            shape = values.shape if theirs == "Wemb" else values.shape[::-1]
+            items.append((theirs, INTEGERS, shape, integers))
+            items.append((f"{theirs}_QuantMultA", FLOATS, (1, 1), scale.tobytes()))
+        elif "positions" not in name:
+            items.append((theirs, FLOATS, (1, len(values)), values.astype("<f4").tobytes()))
+    directory.mkdir()
     (directory / MODEL).write_bytes(_file(items))
     (directory / VOCABULARY).write_bytes(_vocabulary(config.start_token_id))
     return directory
 
 
-Item = tuple[bytes, int, tuple[int, ...], bytes]
-"""The name, type, shape and data of a part of a file."""
-
-
-def _item(name: str, kind: int, shape: tuple[int, ...], data: bytes) -> Item:
-    return name.encode() + b"\0", kind, shape, data + bytes(-len(data) % 256)
-
-
-def _floats(name: str, values: NDArray[Any]) -> Item:
-    return _item(name, FLOATS, values.shape, values.astype("<f4").tobytes())
-
-
-def _items(name: str, values: NDArray[np.float32]) -> list[Item]:
-    """Return a weight, rounded if products read it, and the factor of its activations."""
-    if not PRODUCT.search(name):
-        return [_floats(name, values[None])]
-    factor = np.float32(127) / np.abs(values).max()
-    integers = np.rint(values * factor).astype(np.int8)
-    shape = values.shape if name == "Wemb" else values.shape[::-1]
-    data = integers.tobytes() + struct.pack("<f", factor)
-    multiplier = _floats(f"{name}_QuantMultA", np.full((1, 1), ACTIVATION))
-    return [_item(name, INTEGERS, shape, data), multiplier]
-
-
 def _file(items: Sequence[Item]) -> bytes:
     """Lay out items as in marian-nmt/marian-dev, src/common/binary.cpp."""
-    head = struct.pack("<2Q", 1, len(items))
-    for name, kind, shape, data in items:
-        head += struct.pack("<4Q", len(name), kind, len(shape), len(data))
-    head += b"".join(name for name, *_ in items)
-    head += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in items)
+    head, names, shapes, data = struct.pack("<2Q", 1, len(items)), b"", b"", b""
+    for name, kind, shape, content in items:
+        padded = content + bytes(-len(content) % 256)
+        head += struct.pack("<4Q", len(name) + 1, kind, len(shape), len(padded))
+        names += name.encode() + b"\0"
+        shapes += struct.pack(f"<{len(shape)}i", *shape)
+        data += padded
+    head += names + shapes
     skipped = -(len(head) + 8) % 256
-    parts = struct.pack("<Q", skipped), bytes(skipped), *(data for *_, data in items)
-    return head + b"".join(parts)
+    return head + struct.pack("<Q", skipped) + bytes(skipped) + data
 
 
 def _vocabulary(size: int) -> bytes:
