@@ -34,6 +34,9 @@ from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
 # A line of `vmap.txt` has one or several source tokens, a tab, and the target tokens that they
 # allow. Without source tokens, all sources allow them.
 #
+# Where source and target have one vocabulary, a source also allows its own tokens, so that names
+# can be copied, as in Marian; but not with a `vmap.txt`, which states all that is allowed.
+#
 # A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
 # 0xF11A48D5013417F5, a checksum of what follows, the number of first tokens of the vocabulary that
 # all sources allow, the number of best tokens of each source token, the number of offsets, and the
@@ -73,15 +76,16 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
         data = read_regular(path, LARGEST_FILE)
     except FileError as error:
         raise DragomanError(f"{path}: {error.problem}") from error
+    data = _decompressed(path, data)
     if data[:8] == struct.pack("<Q", MAGIC):
-        found = _of_marian(path, data, model)
+        found = _with_own_tokens(_of_marian(path, data, model), bundle)
     else:
         vocabularies = _vocabularies(bundle)
         lines = _lines(path, data)
         if lines[0].count("\t") == 1:
             found = _of_ctranslate2(path, lines, vocabularies)
         else:
-            found = _of_lexicon(path, lines, vocabularies)
+            found = _with_own_tokens(_of_lexicon(path, lines, vocabularies), bundle)
     return found.with_always(bundle.manifest.end_tokens, generation.suppressed_token_ids)
 
 
@@ -121,6 +125,7 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
     if not pairs:
         raise DragomanError(f"{path}: expected pairs of texts that the model reads, found none")
     found = _of_probabilities(_ibm_model_1(pairs, manifest.model.target_vocab_size))
+    found = _with_own_tokens(found, bundle)
     suppressed = manifest.generation.suppressed_token_ids
     return found.with_always(manifest.end_tokens, suppressed)
 
@@ -164,20 +169,49 @@ def _linked(
     return np.concatenate(linked), np.concatenate(numbers)
 
 
+def _with_own_tokens(found: Shortlist, bundle: Bundle) -> Shortlist:
+    """Let every source token allow itself, if source and target have one vocabulary."""
+    manifest = bundle.manifest
+    if manifest.tokenizers is None:
+        return found
+    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
+    sizes = manifest.model.source_vocab_size or 0, manifest.model.target_vocab_size
+    pieces = [codec.source_piece(token) for token in range(min(sizes))]
+    if pieces != [codec.target_piece(token) for token in range(min(sizes))]:
+        return found
+    entries = dict(found.entries)
+    for token in (token for token, piece in enumerate(pieces) if piece is not None):
+        listed = entries.get((token,), np.empty(0, np.int32))
+        entries[(token,)] = np.union1d(listed, np.array([token], np.int32))
+    return Shortlist(entries, found.always)
+
+
+def _decompressed(path: Path, data: bytes) -> bytes:
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            data = file.read(LARGEST_FILE + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _not_a_shortlist(path, error) from error
+    if len(data) > LARGEST_FILE:
+        raise DragomanError(f"{path}: expected at most {LARGEST_FILE} bytes, found more")
+    return data
+
+
+def _not_a_shortlist(path: Path, error: Exception) -> DragomanError:
+    return DragomanError(
+        f"{path}: expected a shortlist: lines of source token, target token and probability, "
+        f"vmap.txt of CTranslate2, or a .bin file of Marian: {error}"
+    )
+
+
 def _lines(path: Path, data: bytes) -> list[str]:
     try:
-        if data[:2] == b"\x1f\x8b":
-            with gzip.open(io.BytesIO(data)) as file:
-                data = file.read(LARGEST_FILE + 1)
-            if len(data) > LARGEST_FILE:
-                raise DragomanError(f"{path}: expected at most {LARGEST_FILE} bytes, found more")
         text = data.decode("utf-8-sig")
-        lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
-    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
-        raise DragomanError(
-            f"{path}: expected a shortlist: lines of source token, target token and probability, "
-            f"vmap.txt of CTranslate2, or a .bin file of Marian: {error}"
-        ) from error
+    except UnicodeDecodeError as error:
+        raise _not_a_shortlist(path, error) from error
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
     if not lines:
         raise DragomanError(f"{path}: expected the lines of a shortlist, found none")
     return lines

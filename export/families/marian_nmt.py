@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import DragomanError, shown
+from dragoman.files.text_lines import printable
 from dragoman.reference_model import GenerationConfig, Transformer
 from dragoman.reference_model.config import Activation
 from dragoman.runtime.format.texts import SourceTemplate
@@ -39,6 +40,9 @@ from .family import ComputedWeights, make_config
 
 POSITIONS = 512
 """Positions of both sides; Marian computes as many as a text has."""
+MOST_ROWS_WITHOUT_PIECES = 64
+"""Sizes are rounded up by less. Where more rows of embeddings have no piece, the tokens are those
+of another vocabulary."""
 EPSILON = 1e-6
 BIAS, OUTPUT, LEGACY_OUTPUT = (
     "decoder_ff_logit_out_b",
@@ -87,7 +91,7 @@ def read_marian(directory: Path) -> Checkpoint:
     tables = ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
     measured = measure(file.weights, dict.fromkeys(tables, 2), file.path, problems)
     sizes = [shape[0] for shape in (measured[0], measured[-1])]
-    tokenizers, special = _tokenizers(directory, sizes)
+    tokenizers, special = _tokenizers(directory, sizes, notes)
     if tokenizers is None:
         notes.append("no vocabularies (.spm): the bundle takes and gives token ids")
     end, suppressed = special
@@ -238,7 +242,7 @@ def _with_start(file: MarianFile, tables: tuple[str, str]) -> Weights:
 
 
 def _tokenizers(
-    directory: Path, sizes: list[int]
+    directory: Path, sizes: list[int], notes: list[str]
 ) -> tuple[TokenizerFiles | None, tuple[int, list[int]]]:
     """Find the SentencePiece models of both sides, with so many tokens at most.
 
@@ -256,6 +260,13 @@ def _tokenizers(
             raise DragomanError(
                 f"{path}: expected at most {size} pieces, the tokens of the model, found {count}"
             )
+        if size - count > MOST_ROWS_WITHOUT_PIECES:
+            raise DragomanError(
+                f"{path}: expected {size} pieces, the tokens of the model, found {count}: the "
+                "model has another vocabulary"
+            )
+        if size > count:
+            notes.append(f"{path.name} has {count} pieces for {size} tokens: the last have none")
         if not 0 <= model.eos_id() < count:
             raise DragomanError(f"{path}: expected a piece that ends a text, found none")
         ids = [i for i in range(count) if not model.is_control(i) and not model.is_unknown(i)]
@@ -271,6 +282,14 @@ def _tokenizers(
 
 
 def _vocabularies(directory: Path) -> list[Path]:
+    """Find the SentencePiece models whose pieces are the tokens of both sides."""
+    others = sorted(path.name for path in directory.glob("*vocab*.y*ml"))
+    if others:  # in the form of OPUS-MT, *.spm only split texts
+        raise DragomanError(
+            f"{directory}: expected vocabularies that are SentencePiece models (.spm), found "
+            f"{', '.join(map(printable, others[:2]))}, which gives the tokens other ids: convert "
+            "the model for Hugging Face's transformers, by its convert_marian_to_pytorch.py"
+        )
     names = sorted(path.name for path in directory.glob("*.spm"))
     if len(names) == 1:
         return [directory / names[0]]

@@ -217,7 +217,7 @@ version dim-rnn enc-cell enc-cell-depth enc-type skip best-deep dec-cell-base-de
 dec-cell-high-depth guided-alignment max-length transformer-dim-aan transformer-aan-depth
 transformer-aan-activation transformer-aan-nogate transformer-depth-scaling factors-combine
 bert-mask-symbol bert-sep-symbol bert-class-symbol bert-type-vocab-size bert-masking-fraction
-bert-train-type-embeddings sharing
+bert-train-type-embeddings sharing ulr-trainable-transformation
 """.split()
     ),
     refused={
@@ -350,7 +350,7 @@ vocabulary.json vocabulary.txt shared_vocabulary.json shared_vocabulary.txt sour
 source_vocabulary.txt target_vocabulary.json target_vocabulary.txt
 """.split(),
     ),
-    "Marian": ("*.spm",),
+    "Marian": ("*.spm", "lex.*"),
     "Dragoman": ("config.json", *OF_RECIPES),
     "state dictionary": ("config.json", *OF_RECIPES),
 }
@@ -407,11 +407,11 @@ def file_notes(
         "unknown": "not known here and not read",
     }
     notes = [f"{listed(names)}: {sentences[kind]}" for kind, names in found.items() if names]
-    if "vmap.txt" in read and (directory / "vmap.txt").exists():
-        notes.append(
-            "vmap.txt is read by --shortlist only: otherwise every token is possible, as in "
-            "CTranslate2 without use_vmap"
-        )
+    for pattern in {"vmap.txt", "lex.*"} & {*read}:
+        notes += [
+            f"{printable(path.name)} is read by --shortlist only: otherwise every token is possible"
+            for path in sorted(directory.glob(pattern))
+        ]
     return notes
 
 

@@ -68,12 +68,19 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     refuse_alone(directory)
     raise DragomanError(
         f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights, "
-        f"{CTRANSLATE2_FILE} of CTranslate2 or model.npz of Marian, found {_describe(directory)}"
+        f"{CTRANSLATE2_FILE} of CTranslate2, or model.npz or .bin of Marian, found "
+        f"{_describe(directory)}"
     )
 
 
 def marian_files(directory: Path) -> list[Path]:
-    """List the files of a directory that may be models of Marian; not those of its optimizer."""
+    """List the files of a directory that may be models of Marian; not those of its optimizer.
+
+    Where there is a `model.npz`, it is the only one: a training also writes the best model of each
+    metric.
+    """
+    if (directory / "model.npz").is_file():
+        return [directory / "model.npz"]
     found = [path for path in directory.glob("*.npz") if _has_configuration(path)]
     for path in directory.glob("*.bin"):
         try:
@@ -87,8 +94,6 @@ def marian_files(directory: Path) -> list[Path]:
 
 def _has_configuration(path: Path) -> bool:
     """Return whether an .npz file has a configuration, which that of an optimizer has not."""
-    if path.name == "model.npz":  # without one it is refused with the reason
-        return True
     try:
         with zipfile.ZipFile(path) as archive:
             return MARIAN_CONFIGURATION + ".npy" in archive.namelist()
@@ -139,7 +144,11 @@ def no_weights() -> str:
 
 def _describe(directory: Path) -> str:
     try:
-        return "neither" if any(directory.iterdir()) else "an empty directory"
+        names = sorted(path.name for path in directory.iterdir())
+        compressed = [name for name in names if name.endswith((".bin.gz", ".bin.zst", ".npz.gz"))]
+        if compressed:
+            return f"{compressed[0]}: decompress the files first"
+        return "none of them" if names else "an empty directory"
     except OSError as error:
         return f"a directory that cannot be read ({error.strerror})"
 

@@ -115,7 +115,8 @@ def _options(path: Path, data: bytes) -> Mapping[str, Any]:
         raise CheckpointError(path, [f"{CONFIGURATION}: not YAML: {problem}"]) from error
     if not isinstance(values, dict):
         raise CheckpointError(path, [f"{CONFIGURATION}: expected keys and values"])
-    return values
+    # As YAML has it, these are no values.
+    return {name: value for name, value in values.items() if value not in ("~", "null")}
 
 
 Items = dict[str, NDArray[Any]]

@@ -22,6 +22,7 @@ from dragoman.export.shortlists import (
     learned_shortlist,
     shortlist_of,
 )
+from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.format.bundle import Bundle
 
 from ..zoo import letters_model, letters_tokenizers
@@ -155,6 +156,37 @@ def test_a_binary_file_of_marian(numbered: Bundle, tmp_path: Path) -> None:
     found = shortlist_of(path, numbered)
     assert {k: v.tolist() for k, v in found.entries.items()} == {(0,): [7, 9], (2,): [8, 30, 31]}
     assert found.always.tolist() == [0, 1, 2, 3]
+
+
+def test_a_compressed_binary_file(numbered: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "lex.s2t.bin.gz"
+    path.write_bytes(gzip.compress(binary([0, 1], [7])))
+    assert shortlist_of(path, numbered).entries[(0,)].tolist() == [7]
+
+
+def test_with_one_vocabulary_sources_allow_their_own_tokens(tmp_path: Path) -> None:
+    """As in Marian, so that names can be copied; `vmap.txt` states all that is allowed."""
+    letters = letters_tokenizers(tmp_path).source
+    model = letters_model(source_vocab_size=29, target_vocab_size=29)
+    (tmp_path / "bundle").mkdir()
+    tokenizers = TokenizerFiles(letters, letters)
+    shared = export_bundle(model, tmp_path / "bundle", name="shared", tokenizers=tokenizers)
+    a, b, c = (source_id(shared, letter) for letter in "abc")
+    files = {
+        "lex.txt": "a b 0.5\na c 0.5\n",
+        "lex.bin": binary([0] * (a + 1) + [2], sorted([b, c])),
+    }
+    for name, content in files.items():
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        found = shortlist_of(path, shared)
+        assert found.entries[(a,)].tolist() == sorted([a, b, c])
+        assert found.entries[(c,)].tolist() == [c]
+    learned = learned_shortlist(written(tmp_path, "ab\tbc\n", "pairs.tsv"), shared)
+    assert {a, b, c} <= {*learned.allowed([a, b, c]).tolist()}
+    stated = shortlist_of(written(tmp_path, "a\tb\n", "vmap.txt"), shared)
+    assert stated.entries.keys() == {(a,)}
+    assert stated.entries[(a,)].tolist() == [b]
 
 
 @pytest.mark.parametrize(

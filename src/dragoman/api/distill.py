@@ -183,11 +183,12 @@ def distill(
     )
     if threads is not None:
         torch.set_num_threads(threads)
+    with progress() as reported:
+        reported.stage("reading the data")
+        texts = load_data()
+        check_lengths(recipe, [*texts.validation, *texts.held_out])
     with locked(output):
         with progress() as reported:
-            reported.stage("reading the data")
-            texts = load_data()
-            check_lengths(recipe, [*texts.validation, *texts.held_out])
             more = [Path(each) for each in sources]
             translated, rejected = translate_sources(
                 taught, texts, more, files, options, threads, reported

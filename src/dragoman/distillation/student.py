@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.export.tokenizers import read_trainable
 from dragoman.reference_model.recipes import PairFiles, Recipe, check_file_name
 from dragoman.reference_model.recipes.translation import recipe_of_sections
@@ -29,6 +29,8 @@ over the second half of the epochs. The loss does not choose the weights: it is 
 and rises as the student learns its teacher's outputs."""
 OF_DATA = ("corpora", "dev", "test")
 """The sections of files, which a distillation writes."""
+SECTIONS = ("model", "vocabulary", "training", "cleaning", "metrics")
+"""Those that a student's file may have."""
 
 
 def check_teacher(teacher: Bundle) -> None:
@@ -58,6 +60,11 @@ def read_student_file(path: Path | None) -> dict[str, Any]:
     if own := [name for name in OF_DATA if name in stated]:
         raise DragomanError(
             f"{path}: expected no section {own[0]}, the options of the command name the data"
+        )
+    if unknown := [name for name in stated if name not in SECTIONS]:
+        raise DragomanError(
+            f"{path}: expected some of the sections {', '.join(SECTIONS)}, found "
+            f"{shown(unknown[0])}"
         )
     return stated
 

@@ -334,6 +334,49 @@ def test_two_vocabularies_and_rows_without_pieces(vocabulary: Path, tmp_path: Pa
     assert read_model.generation.alignment_heads == ((1, 0),)
 
 
+def test_the_vocabulary_must_be_that_of_the_model(vocabulary: Path, tmp_path: Path) -> None:
+    """In the form of OPUS-MT, pieces have ids of their own, which a .yml file has others for."""
+    many = model_of(activation="relu", target_vocab_size=PIECES + 66, source_vocab_size=PIECES)
+    directory = directory_of(tmp_path / "many", many)
+    with_vocabulary(directory, vocabulary, "srcvocab.ende.spm")
+    with_vocabulary(directory, vocabulary, "trgvocab.ende.spm")
+    with pytest.raises(
+        DragomanError, match="expected 125 pieces, the tokens of the model, found 60"
+    ):
+        read(directory)
+    directory = with_vocabulary(directory_of(tmp_path / "opus", model_of(**SSRU)), vocabulary)
+    (directory / "opus.spm32k.vocab.yml").write_text("'</s>': 0\n<unk>: 1\n")
+    with pytest.raises(
+        DragomanError, match=r"found opus.spm32k.vocab.yml, which .* other ids: conv"
+    ):
+        read(directory)
+
+
+def test_what_a_training_leaves_in_its_directory(vocabulary: Path, tmp_path: Path) -> None:
+    """`model.npz` is read where there are models of each metric, and null is no value."""
+    options = {"special-vocab": "~", "transformer-tied-layers": "null"}
+    options |= {"ulr-trainable-transformation": "false"}
+    directory = directory_of(tmp_path / "model", model_of(**SSRU), options=options)
+    (directory / "model.npz.best-bleu.npz").write_bytes((directory / "model.npz").read_bytes())
+    (directory / "lex.50.50.ende.s2t.bin").write_bytes(b"")
+    checkpoint = read_checkpoint(with_vocabulary(directory, vocabulary))
+    assert checkpoint.notes == (
+        "model.npz.best-bleu.npz: weights in other formats or variants, which are not read",
+        "lex.50.50.ende.s2t.bin is read by --shortlist only: otherwise every token is possible",
+    )
+    (directory / "model.npz").rename(directory / "another.npz")
+    with pytest.raises(
+        DragomanError, match=r"expected one model file of Marian, found another\.npz,"
+    ):
+        read(directory)
+
+
+def test_compressed_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.ende.intgemm.alphas.bin.gz").write_bytes(b"")
+    with pytest.raises(DragomanError, match=r"found model.*\.bin\.gz: decompress the files first$"):
+        read_checkpoint(tmp_path)
+
+
 def test_without_vocabularies_a_model_takes_ids(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(directory_of(tmp_path / "model", model_of(**SSRU)))
     assert checkpoint.tokenizers is None
@@ -488,6 +531,7 @@ def test_files_that_do_not_belong_together(vocabulary: Path, tmp_path: Path) -> 
     with pytest.raises(DragomanError, match=r"one vocabulary \(\.spm\), or two whose names begin"):
         read(directory)
     write_npz(directory / "model.best.npz", {}, {})
+    (directory / "model.npz").rename(directory / "model.last.npz")
     with pytest.raises(
         DragomanError, match=r"expected one model file of Marian, found model\.best"
     ):

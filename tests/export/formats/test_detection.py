@@ -39,11 +39,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "expected the directory of a checkpoint, found a file",
     ),
-    "empty": (lambda directory: None, "model.npz of Marian, found an empty directory"),
+    "empty": (lambda directory: None, ".bin of Marian, found an empty directory"),
     "other files": (
         lambda directory: (directory / "notes.txt").write_text("x"),
-        "config.json beside its weights, model.bin of CTranslate2 or model.npz of Marian, found "
-        "neither",
+        "config.json beside its weights, model.bin of CTranslate2, or model.npz or .bin of "
+        "Marian, found none of them",
     ),
     "only weights": (
         lambda directory: (directory / "model.safetensors").write_text("x"),

@@ -115,6 +115,8 @@ def test_other_archives_are_no_models(tmp_path: Path) -> None:
     assert marian_files(tmp_path) == []
     write_npz(tmp_path / "model.iter1000.npz", WEIGHTS, OPTIONS)
     assert [path.name for path in marian_files(tmp_path)] == ["model.iter1000.npz"]
-    write_npz(tmp_path / "model.npz", WEIGHTS, OPTIONS)
-    with pytest.raises(DragomanError, match=r"found model\.iter1000\.npz, model\.npz"):
+    write_npz(tmp_path / "model.iter2000.npz", WEIGHTS, OPTIONS)
+    with pytest.raises(DragomanError, match=r"found model\.iter1000\.npz, model\.iter2000\.npz"):
         read_marian_file(tmp_path)
+    write_npz(tmp_path / "model.npz", WEIGHTS, OPTIONS)
+    assert read_marian_file(tmp_path).path == tmp_path / "model.npz"

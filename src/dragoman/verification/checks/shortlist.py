@@ -40,6 +40,9 @@ WIDTH = 2
 """Rows of each source: one reads what it chooses, the other one allowed token after the other."""
 JOINS, LEAVES = 3, 6
 """The steps before which the last two sources join the others, and the first one leaves."""
+LEAST_IDENTICAL, MOST_POINTS = 0.5, 1.0
+"""The least share of outputs that stay the same, and the most points of 100 that a metric loses,
+without a warning."""
 MOST_TOKENS = 2**16
 """Tokens of the vocabulary whose weights are gathered together."""
 
@@ -86,6 +89,26 @@ def compare_shortlist(
         identical=sum(a == b for a, b in zip(with_it, without, strict=True)),
         allowed=round(float(np.mean(list(map(len, allowed)))), 1),
         tasks=tasks,
+    )
+
+
+def shortlist_warning(cost: ShortlistParity) -> str | None:
+    """Return a sentence if a shortlist leaves out much of what the model would generate."""
+    losses = [
+        (task, (task.oracle - task.bundle) * (1 if task.higher_is_better else -1))
+        for task in cost.tasks
+    ]
+    worse = [
+        f"{task.metric} is {task.bundle:.2f} in place of {task.oracle:.2f}"
+        for task, loss in losses
+        if loss > (MOST_POINTS if max(task.oracle, task.bundle) > 1 else MOST_POINTS / 100)
+    ]
+    if not worse and cost.identical >= LEAST_IDENTICAL * cost.sequences:
+        return None
+    found = [f"{cost.identical} of {cost.sequences} outputs are those of the whole vocabulary"]
+    return (
+        f"the shortlist: {'; '.join(found + worse)}; it may be that of another model, or of too "
+        "few texts"
     )
 
 
