@@ -274,18 +274,22 @@ def test_refused_arguments(
     assert not (tmp_path / "out" / "bundle").exists()
 
 
-def test_the_students_file_names_no_data(teacher: Path, files: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"dev": ["dev.tsv"]}, "student.json: expected no section dev"),
+        ({"modle": {}}, "some of the sections model, vocabulary, .* metrics, found 'modle'"),
+    ],
+)
+def test_sections_that_a_students_file_must_not_have(
+    sections: dict[str, object], message: str, teacher: Path, files: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "student.json"
-    path.write_text(json.dumps({"dev": ["dev.tsv"]}), encoding="utf-8")
-    with pytest.raises(DragomanError, match=r"student.json: expected no section dev"):
-        distill(
-            teacher,
-            tmp_path / "out",
-            pairs=[files / "train.tsv"],
-            dev=[files / "dev.tsv"],
-            student=path,
-            threads=1,
-        )
+    path.write_text(json.dumps(sections), encoding="utf-8")
+    pairs, dev = [files / "train.tsv"], [files / "dev.tsv"]
+    with pytest.raises(DragomanError, match=message):
+        distill(teacher, tmp_path / "out", pairs=pairs, dev=dev, student=path, threads=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_teacher_translates_texts(token_bundle: Path, files: Path, tmp_path: Path) -> None:

@@ -166,19 +166,20 @@ def test_a_compressed_binary_file(numbered: Bundle, tmp_path: Path) -> None:
 
 def test_with_one_vocabulary_sources_allow_their_own_tokens(tmp_path: Path) -> None:
     """As in Marian, so that names can be copied; `vmap.txt` states all that is allowed."""
-    letters = letters_tokenizers(tmp_path).source
+    letters_tokenizers(tmp_path)
+    letters = tmp_path / "source_tokenizer.json"
     model = letters_model(source_vocab_size=29, target_vocab_size=29)
     (tmp_path / "bundle").mkdir()
     tokenizers = TokenizerFiles(letters, letters)
     shared = export_bundle(model, tmp_path / "bundle", name="shared", tokenizers=tokenizers)
     a, b, c = (source_id(shared, letter) for letter in "abc")
     files = {
-        "lex.txt": "a b 0.5\na c 0.5\n",
+        "lex.txt": b"a b 0.5\na c 0.5\n",
         "lex.bin": binary([0] * (a + 1) + [2], sorted([b, c])),
     }
     for name, content in files.items():
         path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_bytes(content)
         found = shortlist_of(path, shared)
         assert found.entries[(a,)].tolist() == sorted([a, b, c])
         assert found.entries[(c,)].tolist() == [c]

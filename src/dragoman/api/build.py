@@ -166,7 +166,7 @@ def build(
     from dragoman.export.shortlists import check_shortlist_model, learned_shortlist, shortlist_of
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
-    from dragoman.verification.checks.shortlist import shortlist_warning
+    from dragoman.verification.checks.shortlist import shortlist_warnings
     from dragoman.verification.inputs.choosing import inputs_for
     from dragoman.verification.known_answers import fitting, make_known_answers
     from dragoman.verification.verdict import describe_failure
@@ -227,8 +227,8 @@ def build(
 
             bundle, warnings = refit_engines(old, graphs, partial, progress=progress.stage), ()
         verified = dataclasses.replace(bundle.manifest, parity=parity)
-        if parity.shortlist is not None and (found := shortlist_warning(parity.shortlist)):
-            warnings = (*warnings, found)
+        if parity.shortlist is not None:
+            warnings = (*warnings, *shortlist_warnings(parity.shortlist))
         if known is not None:
             known = fitting(known, verified)
         if known is not None and known.at_load:

@@ -562,6 +562,23 @@ def test_choices_of_suppressed_tokens_fail_the_check(bundles: Bundles, tmp_path:
     assert "by its logits" in check.problem or "the best of its logits" in check.problem
 
 
+def test_a_shortlist_that_costs_much_is_worth_a_warning() -> None:
+    """A point of a metric, the hundredth part of a fraction, or half of the outputs."""
+    from dragoman.runtime.format.parity import ShortlistParity, TaskParity
+    from dragoman.verification.checks.shortlist import shortlist_warnings
+
+    def task(name: str, whole: float, listed: float, *, higher: bool = True) -> TaskParity:
+        return TaskParity(name, whole, listed, passed=True, higher_is_better=higher)
+
+    good = task("BLEU", 31.8, 31.0), task("word error", 0.26, 0.265, higher=False)
+    assert shortlist_warnings(ShortlistParity(100, 50, 700.0, good)) == []
+    (few,) = shortlist_warnings(ShortlistParity(100, 49, 700.0, good))
+    assert few.startswith("the shortlist: 49 of 100 outputs are those of the whole vocabulary; it ")
+    lost = task("BLEU", 31.8, 21.9), task("word error", 0.26, 0.28, higher=False)
+    (both,) = shortlist_warnings(ShortlistParity(100, 90, 700.0, lost))
+    assert "BLEU is 21.90 in place of 31.80; word error is 0.28 in place of 0.26" in both
+
+
 def test_engines_and_files_that_are_missing_are_refused(lexicon: Path, tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match="shortlist: expected a file, found none"):
         api.build("g2p-en", tmp_path / "out", shortlist=tmp_path / "missing")

@@ -92,7 +92,7 @@ def compare_shortlist(
     )
 
 
-def shortlist_warning(cost: ShortlistParity) -> str | None:
+def shortlist_warnings(cost: ShortlistParity) -> list[str]:
     """Return a sentence if a shortlist leaves out much of what the model would generate."""
     losses = [
         (task, (task.oracle - task.bundle) * (1 if task.higher_is_better else -1))
@@ -104,12 +104,12 @@ def shortlist_warning(cost: ShortlistParity) -> str | None:
         if loss > (MOST_POINTS if max(task.oracle, task.bundle) > 1 else MOST_POINTS / 100)
     ]
     if not worse and cost.identical >= LEAST_IDENTICAL * cost.sequences:
-        return None
+        return []
     found = [f"{cost.identical} of {cost.sequences} outputs are those of the whole vocabulary"]
-    return (
+    return [
         f"the shortlist: {'; '.join(found + worse)}; it may be that of another model, or of too "
         "few texts"
-    )
+    ]
 
 
 def _unrounded(model: Model, threads: int | None) -> Model:
