@@ -21,7 +21,7 @@ from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.backends.tensorrt.engines import device_memory
 from dragoman.runtime.format.manifest import Manifest, PassRecord, Range, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
-from dragoman.verification.verdict import describe_proof
+from dragoman.verification.verdict import compared_embeddings, describe_proof
 
 MOST_SHOWN = 100
 """Nats: a perplexity beyond its exponential says nothing."""
@@ -166,28 +166,12 @@ def _distribution_rows(parity: Parity) -> Iterator[Row]:
     yield "distributions", what, found, allowed, verdict(distributions.passed)
 
 
-def _vector_rows(parity: Parity) -> Iterator[Row]:
-    vectors = parity.vectors
-    if vectors is None:
-        return
-    found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
-    allowed = f"{vectors.allowed:.6f}"
-    if vectors.rounded is not None:
-        allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
-    what = f"cosine of {vectors.vectors} embeddings"
-    yield "embeddings", what, found, allowed, verdict(vectors.passed)
-
-
-def _rank_rows(parity: Parity) -> Iterator[Row]:
-    ranks = parity.ranks
-    if ranks is None:
-        return
-    found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
-    allowed = "not judged"
-    if ranks.rounded is not None:
-        allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
-    what = f"order of {ranks.documents} documents in {ranks.lists} lists"
-    yield "ranks", what, found, allowed, ""
+def _embedding_rows(parity: Parity) -> Iterator[Row]:
+    for what, found, allowed, passed in compared_embeddings(parity):
+        if passed is None:
+            yield "ranks", what, found, allowed, ""
+        else:
+            yield "embeddings", what, found, allowed, verdict(passed)
 
 
 def _token_rows(parity: Parity) -> Iterator[Row]:
@@ -283,8 +267,7 @@ ROWS: tuple[Callable[[Parity], Iterator[Row]], ...] = (
     _check_rows,
     _tensor_rows,
     _distribution_rows,
-    _vector_rows,
-    _rank_rows,
+    _embedding_rows,
     _token_rows,
     _beam_rows,
     _shortlist_rows,

@@ -15,6 +15,7 @@ from dragoman.runtime.format.parity import (
     are_own,
 )
 
+from ..verdict import compared_embeddings
 from .contents import Check, Verdict, figure
 
 
@@ -25,7 +26,6 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
         *_tensors(parity),
         *_distributions(parity.distributions, "a token" if parity.tokens.sequences else ""),
         *_embeddings(parity),
-        *_ranks(parity),
         *_tokens(parity, explained),
         *_task(parity),
     )
@@ -152,27 +152,8 @@ def _distributions(found: DistributionParity | None, each: str) -> Iterator[Chec
 
 
 def _embeddings(parity: Parity) -> Iterator[Check]:
-    vectors = parity.vectors
-    if vectors is None:
-        return
-    found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
-    allowed = f"{vectors.allowed:.6f}"
-    if vectors.rounded is not None:
-        allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
-    what = f"cosines of {vectors.vectors:,} embeddings"
-    yield Check("numbers", what, found, allowed, vectors.passed)
-
-
-def _ranks(parity: Parity) -> Iterator[Check]:
-    ranks = parity.ranks
-    if ranks is None:
-        return
-    found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
-    allowed = "not judged"
-    if ranks.rounded is not None:
-        allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
-    what = f"order of {ranks.documents:,} documents in {ranks.lists:,} lists"
-    yield Check("numbers", what, found, allowed, True)
+    for what, found, allowed, passed in compared_embeddings(parity):
+        yield Check("numbers", what, found, allowed, passed is not False)
 
 
 def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:
