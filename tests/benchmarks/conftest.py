@@ -1,5 +1,6 @@
 """Comparisons without pauses, in which exported graphs come from the cache of the tests. Tests of
-other tools run where those are installed: `make test-peers`."""
+other tools run where those are installed: `make test-peers`; two files need what only the other
+environment has."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,9 @@ PEERS = (
     "test_language_model_peers.py",
     "test_peers.py",
 )
+IN_THE_OTHER_ENVIRONMENT = {"test_bandwidth.py": "cuda", "test_translation.py": "sacrebleu"}
 collect_ignore = [] if find_spec("ctranslate2") else [*PEERS]
+collect_ignore += [file for file, name in IN_THE_OTHER_ENVIRONMENT.items() if not find_spec(name)]
 
 
 @pytest.fixture(scope="session")
