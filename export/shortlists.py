@@ -76,16 +76,16 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
         data = read_regular(path, LARGEST_FILE)
     except FileError as error:
         raise DragomanError(f"{path}: {error.problem}") from error
-    data = _decompressed(path, data)
+    data, codec = _decompressed(path, data), _codec(bundle)
     if data[:8] == struct.pack("<Q", MAGIC):
-        found = _with_own_tokens(_of_marian(path, data, model), bundle)
+        found = _with_own_tokens(_of_marian(path, data, model), codec, model)
     else:
-        vocabularies = _vocabularies(bundle)
+        vocabularies = _vocabularies(codec, model)
         lines = _lines(path, data)
         if lines[0].count("\t") == 1:
             found = _of_ctranslate2(path, lines, vocabularies)
         else:
-            found = _with_own_tokens(_of_lexicon(path, lines, vocabularies), bundle)
+            found = _with_own_tokens(_of_lexicon(path, lines, vocabularies), codec, model)
     return found.with_always(bundle.manifest.end_tokens, generation.suppressed_token_ids)
 
 
@@ -106,9 +106,9 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
     """
     check_shortlist_model(bundle.manifest.model)
     manifest = bundle.manifest
-    if manifest.tokenizers is None:
+    codec = _codec(bundle)
+    if codec is None:
         raise DragomanError("shortlist: expected a model with tokenizers to learn from texts")
-    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
     rows = list(read_pairs([path]))
     if len(rows) > MOST_PAIRS:
         kept = np.linspace(0, len(rows) - 1, MOST_PAIRS).astype(int).tolist()
@@ -125,7 +125,7 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
     if not pairs:
         raise DragomanError(f"{path}: expected pairs of texts that the model reads, found none")
     found = _of_probabilities(_ibm_model_1(pairs, manifest.model.target_vocab_size))
-    found = _with_own_tokens(found, bundle)
+    found = _with_own_tokens(found, codec, manifest.model)
     suppressed = manifest.generation.suppressed_token_ids
     return found.with_always(manifest.end_tokens, suppressed)
 
@@ -169,13 +169,18 @@ def _linked(
     return np.concatenate(linked), np.concatenate(numbers)
 
 
-def _with_own_tokens(found: Shortlist, bundle: Bundle) -> Shortlist:
-    """Let every source token allow itself, if source and target have one vocabulary."""
+def _codec(bundle: Bundle) -> TextCodec | None:
     manifest = bundle.manifest
     if manifest.tokenizers is None:
+        return None
+    return TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
+
+
+def _with_own_tokens(found: Shortlist, codec: TextCodec | None, model: ModelSpec) -> Shortlist:
+    """Let every source token allow itself, if source and target have one vocabulary."""
+    if codec is None:
         return found
-    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
-    sizes = manifest.model.source_vocab_size or 0, manifest.model.target_vocab_size
+    sizes = model.source_vocab_size or 0, model.target_vocab_size
     pieces = [codec.source_piece(token) for token in range(min(sizes))]
     if pieces != [codec.target_piece(token) for token in range(min(sizes))]:
         return found
@@ -222,13 +227,11 @@ def _words(line: str) -> list[str]:
     return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
-def _vocabularies(bundle: Bundle) -> Vocabularies:
-    """Return the vocabularies of a bundle; without tokenizers, tokens are spelled as their ids."""
-    manifest = bundle.manifest
-    sizes = manifest.model.source_vocab_size or 0, manifest.model.target_vocab_size
-    if manifest.tokenizers is None:
+def _vocabularies(codec: TextCodec | None, model: ModelSpec) -> Vocabularies:
+    """Return the vocabularies of a model; without tokenizers, tokens are spelled as their ids."""
+    sizes = model.source_vocab_size or 0, model.target_vocab_size
+    if codec is None:
         return Vocabularies(*({str(i): i for i in range(size)}.get for size in sizes))
-    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
     spelled = (codec.source_piece, codec.target_piece)
     pieces = (
         {piece: i for i in range(size) if (piece := piece_of(i)) is not None}

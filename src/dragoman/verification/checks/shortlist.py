@@ -94,14 +94,10 @@ def compare_shortlist(
 
 def shortlist_warnings(cost: ShortlistParity) -> list[str]:
     """Return a sentence if a shortlist leaves out much of what the model would generate."""
-    losses = [
-        (task, (task.oracle - task.bundle) * (1 if task.higher_is_better else -1))
-        for task in cost.tasks
-    ]
     worse = [
         f"{task.metric} is {task.bundle:.2f} in place of {task.oracle:.2f}"
-        for task, loss in losses
-        if loss > (MOST_POINTS if max(task.oracle, task.bundle) > 1 else MOST_POINTS / 100)
+        for task in cost.tasks
+        if task.loss > (MOST_POINTS if max(task.oracle, task.bundle) > 1 else MOST_POINTS / 100)
     ]
     if not worse and cost.identical >= LEAST_IDENTICAL * cost.sequences:
         return []
