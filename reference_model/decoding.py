@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -110,16 +110,22 @@ def _finished(
     limit: int,
     finish: Callable[[_Rows, HiddenStates], None],
 ) -> list[list[int]]:
-    """Decode sources in groups whose prompts have the same length."""
-    groups: dict[int, list[int]] = {}
-    for index, source in enumerate(sources):
-        groups.setdefault(len(model.prompt(source)), []).append(index)
     outputs: dict[int, list[int]] = {}
-    for group in groups.values():
+    for group in _of_equal_prompts(model, sources, range(len(sources))):
         rows = _Rows(model, [sources[i] for i in group], limit)
         finish(rows, model.decoding(rows.sources))
         outputs.update(zip(group, rows.outputs, strict=True))
     return [outputs[i] for i in range(len(sources))]
+
+
+def _of_equal_prompts(
+    model: AutoregressiveModel, sources: Sequence[Source], numbers: Iterable[int]
+) -> Iterable[list[int]]:
+    """Group sources, by number, whose prompts have the same length."""
+    groups: dict[int, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(len(model.prompt(sources[number])), []).append(number)
+    return groups.values()
 
 
 def uncached_logits(
@@ -134,13 +140,27 @@ def uncached_logits(
 
 @torch.inference_mode()
 def greedy_verified(
-    model: AutoregressiveModel, sources: Sequence[Source], max_new_tokens: int
+    model: AutoregressiveModel,
+    sources: Sequence[Source],
+    max_new_tokens: int,
+    drafts: Sequence[Sequence[int]] | None = None,
 ) -> list[list[int]]:
     """Decode as `greedy_uncached` does, with the same result, in a few passes without a cache.
 
     A cache proposes tokens, and one pass over all of them confirms each that is the best one after
     those before it. The first that is not is replaced, and decoding goes on from there.
+
+    Args:
+        model, sources, max_new_tokens: see `greedy_uncached`
+        drafts: an output of each source that is likely, such as a deployed model's; only sources
+            whose draft one pass does not confirm are decoded
     """
+    if drafts is not None:
+        outputs = _confirmed_drafts(model, sources, max_new_tokens, drafts)
+        others = [number for number in range(len(sources)) if number not in outputs]
+        decoded = greedy_verified(model, [sources[i] for i in others], max_new_tokens)
+        outputs.update(zip(others, decoded, strict=True))
+        return [outputs[number] for number in range(len(sources))]
 
     def finish(rows: _Rows, hidden: HiddenStates) -> None:
         confirmed = 0
@@ -169,20 +189,62 @@ def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
     Everything after the first other token is removed, and the token replaced. Returns how many
     tokens are the best ones now.
     """
+    for step, wrong in _wrong_rows(rows, hidden, confirmed):
+        if wrong:
+            return step + 1
+    return len(rows.new[0])
+
+
+def _confirmed_drafts(
+    model: AutoregressiveModel,
+    sources: Sequence[Source],
+    limit: int,
+    drafts: Sequence[Sequence[int]],
+) -> dict[int, list[int]]:
+    """Return the drafts that `greedy_uncached` would return, by number."""
+
+    def is_complete(number: int) -> bool:
+        """Whether a draft ends with its only end token, or at the limit without one."""
+        draft, most = drafts[number], most_new_tokens(model, model.prompt(sources[number]), limit)
+        ends = model.generation.end_tokens(model.config.end_token_id)
+        places = [place for place, token in enumerate(draft, 1) if token in ends]
+        return len(draft) <= most and (places or [most]) == [len(draft)]
+
+    confirmed: dict[int, list[int]] = {}
+    for group in _of_equal_prompts(model, sources, filter(is_complete, range(len(sources)))):
+        rows = _Rows(model, [sources[i] for i in group], limit)
+        longest = max(len(drafts[i]) for i in group)
+        rows.new = [[*drafts[i], *[0] * (longest - len(drafts[i]))] for i in group]
+        right = set(range(len(group)))
+        for _, wrong in _wrong_rows(rows, model.decoding(rows.sources), 0):
+            right -= wrong
+        confirmed |= {group[row]: list(drafts[group[row]]) for row in right}
+    return confirmed
+
+
+MOST_LOGITS = 2**25
+"""Numbers among the logits that are computed at once."""
+
+
+def _wrong_rows(rows: _Rows, hidden: HiddenStates, first: int) -> Iterator[tuple[int, set[int]]]:
+    """Yield each step from `first` on, and the rows whose token there is not the best one.
+
+    Tokens after a row's end are not compared. While a step is yielded, `rows.new` ends with its
+    best tokens; in the end, it is as before.
+    """
     token = torch.tensor(rows.targets)[:, :-1]
     states = hidden(token, torch.zeros(len(token), dtype=torch.long), NoMemory())
-    proposed, first = rows.new, len(rows.prompts[0]) - 1
-    lengths = [len(output) for output in rows.outputs]
-    for step in range(confirmed, len(proposed[0])):
+    states = states[:, len(rows.prompts[0]) - 1 + first :]
+    proposed, outputs = rows.new, rows.outputs
+    at_once = max(1, MOST_LOGITS // (len(token) * rows.model.config.target_vocab_size))
+    parts = states.split(at_once, 1)
+    logits = (row for part in parts for row in rows.model.output(part).unbind(1))
+    for step, scores in enumerate(logits, first):
         rows.new = [row[:step] for row in proposed]
-        rows.choose(rows.model.output(states[:, first + step]))
-        if any(
-            step < length and row[step] != other[step]
-            for row, other, length in zip(rows.new, proposed, lengths, strict=True)
-        ):
-            return step + 1
+        rows.choose(scores)
+        pairs = enumerate(zip(rows.new, outputs, strict=True))
+        yield step, {i for i, (new, own) in pairs if own[step : step + 1] not in ([], new[-1:])}
     rows.new = proposed
-    return len(proposed[0])
 
 
 @torch.inference_mode()

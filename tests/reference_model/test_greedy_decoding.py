@@ -148,6 +148,47 @@ def test_what_a_cache_proposes_does_not_matter(
     assert greedy_verified(model, sources, 12) == expected
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_drafts_are_confirmed_or_replaced(make_model: MakeModel, name: str) -> None:
+    """Right drafts, and some with a wrong token, too short, too long, or with an end too much."""
+    model = make_model(**VARIANTS[name])
+    sources = sources_of([5, 1, 16, 9, 2, 12, 3])
+    expected = greedy_uncached(model, sources, 9)
+    end = model.config.end_token_id
+    other = next(token for token in range(17) if token not in (end, expected[0][-1]))
+    wrong = [
+        [*expected[0][:-1], other],
+        expected[1][:-1],
+        [*expected[2], other],
+        [],
+        [end],
+        expected[5],
+        [*expected[6], end],
+    ]
+    for drafts in (expected, wrong, [[end]] * 7, wrong[::-1]):
+        assert greedy_verified(model, sources, 9, drafts) == expected
+
+
+def test_right_drafts_need_no_decoding(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sources = make_model(norm_order="pre"), sources_of([5, 1, 16, 9])
+    expected = greedy_uncached(model, sources, 12)
+    decoded: list[int] = []
+    propose = decoding._propose
+
+    def counting(rows: decoding._Rows, hidden: HiddenStates) -> None:
+        decoded.append(len(rows.sources))
+        propose(rows, hidden)
+
+    monkeypatch.setattr(decoding, "_propose", counting)
+    assert greedy_verified(model, sources, 12, expected) == expected
+    assert decoded == []
+    drafts = [expected[0], expected[1], [*expected[2][:-1], expected[2][-1] - 1], expected[3]]
+    assert greedy_verified(model, sources, 12, drafts) == expected
+    assert decoded == [1]
+
+
 def free_running(model: Transformer, sources: list[list[int]], steps: int) -> list[list[int]]:
     """Greedy decoding of one row at a time, which no token ends."""
     rows = []

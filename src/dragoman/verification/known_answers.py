@@ -236,8 +236,9 @@ def _generated(
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
     sources = [_source(model.manifest, answer) for answer in asked]
-    of_oracle = _greedy_outputs(oracle_without_penalties(oracle), asked, sources)
-    every = generate(model, known, asked, alternatives=2)
+    every = list(generate(model, known, asked, alternatives=2))
+    drafts = [found.tokens for found in every]
+    of_oracle = _greedy_outputs(oracle_without_penalties(oracle), asked, sources, drafts)
     for number, (answer, found) in enumerate(zip(asked, every, strict=True)):
         if found.error is not None or not found.tokens:
             continue
@@ -267,14 +268,18 @@ def _source(manifest: Manifest, answer: GeneratedAnswer) -> EncoderInput:
 
 
 def _greedy_outputs(
-    oracle: AutoregressiveModel, asked: Sequence[GeneratedAnswer], sources: Sequence[EncoderInput]
+    oracle: AutoregressiveModel,
+    asked: Sequence[GeneratedAnswer],
+    sources: Sequence[EncoderInput],
+    drafts: Sequence[Sequence[int]],
 ) -> dict[int, tuple[int, ...]]:
     """Decode the sources of plain greedy answers, by number; those of one length together."""
     plain = [i for i, answer in enumerate(asked) if answer.num_beams == 1 and not answer.prefix]
     outputs: dict[int, tuple[int, ...]] = {}
     for limit in {asked[i].max_new_tokens for i in plain}:
         own = [i for i in plain if asked[i].max_new_tokens == limit]
-        found = oracle_outputs(oracle, [sources[i] for i in own], limit)
+        likely = [drafts[i] for i in own]
+        found = oracle_outputs(oracle, [sources[i] for i in own], limit, drafts=likely)
         outputs |= zip(own, map(tuple, found), strict=True)
     return outputs
 

@@ -78,12 +78,18 @@ def oracle_outputs(
     sources: Sequence[EncoderInput],
     limit: int,
     advance: Callable[[int], None] = lambda count: None,
+    drafts: Sequence[Sequence[int]] | None = None,
 ) -> list[list[int]]:
-    """Decode each source greedily; outputs include the end token if it is reached."""
+    """Decode each source greedily; outputs include the end token if it is reached.
+
+    Args:
+        drafts: likely outputs, which make it faster, see `greedy_verified`
+    """
     outputs: dict[int, list[int]] = {}
     lengths = lengths_of(sources)
     for batch in batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS):
-        decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit)
+        likely = None if drafts is None else [drafts[i] for i in batch]
+        decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit, likely)
         outputs.update(zip(batch, decoded, strict=True))
         advance(len(batch))
     return [outputs[i] for i in range(len(sources))]

@@ -80,7 +80,9 @@ def check_parity(
     oracle, target_language = oracle_for(reference, model.manifest, inputs.target_language)
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
     limit = model.manifest.default_max_new_tokens
-    expected = oracle_outputs(oracle, inputs.sources, limit, advance)
+    results = greedy_results(model, inputs.sources, limit, target_language)
+    drafts = bundle_outputs(results)
+    expected = oracle_outputs(oracle, inputs.sources, limit, advance, drafts)
     precision = model.manifest.precision
     probes = _probes(oracle, inputs, expected)
     encoding = encoding_once(model)
@@ -99,7 +101,6 @@ def check_parity(
     tensors = meters.results()
     distributions = distances.result() if distances.positions else None
     slack = rounding(precision, meters.largest_logit)
-    results = greedy_results(model, inputs.sources, limit, target_language)
     results = results_of_first_windows(model, inputs.sources, expected, results, limit)
     found = bundle_outputs(results)
     outputs = oracle, inputs.sources, expected, found
