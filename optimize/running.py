@@ -364,8 +364,21 @@ def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
     return copy
 
 
+def only_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy of a model that computes these values of the main graph, and nothing else."""
+    copy = with_outputs(model, names)
+    wanted = set(names)
+    copy.graph.outputs[:] = [value for value in copy.graph.outputs if value.name in wanted]
+    RemoveUnusedNodesPass()(copy)
+    return copy
+
+
 def _is_float(value: NDArray[np.generic]) -> bool:
     return np.issubdtype(value.dtype, np.floating) or value.dtype == ml_dtypes.bfloat16
+
+
+NUMBERS_AT_ONCE = 2**22
+"""Numbers that are compared at once, in float64."""
 
 
 def distance(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
@@ -374,10 +387,14 @@ def distance(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
         return NOT_FINITE
     if not _is_float(before):
         return float(np.mean(before != after)) if before.size else 0.0
-    old, new = before.astype(np.float64), after.astype(np.float64)
-    same = (old == new) | (np.isnan(old) & np.isnan(new))
-    apart = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
-    finite = np.abs(old[np.isfinite(old)])
-    apart /= max(1.0, float(finite.max())) if finite.size else 1.0
-    apart = np.where(np.isfinite(apart), apart, NOT_FINITE)
-    return float(apart.max()) if apart.size else 0.0
+    size, largest = 1.0, 0.0
+    for first in range(0, before.size, NUMBERS_AT_ONCE):
+        part = slice(first, first + NUMBERS_AT_ONCE)
+        old, new = (v.reshape(-1)[part].astype(np.float64) for v in (before, after))
+        same = (old == new) | (np.isnan(old) & np.isnan(new))
+        apart = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
+        if not np.isfinite(apart).all():
+            return NOT_FINITE
+        size = max(size, float(np.abs(old[np.isfinite(old)]).max(initial=0.0)))
+        largest = max(largest, float(apart.max(initial=0.0)))
+    return largest / size

@@ -222,7 +222,7 @@ def _confirmed_drafts(
     return confirmed
 
 
-MOST_LOGITS = 2**25
+MOST_LOGITS = 2**24
 """Numbers among the logits that are computed at once."""
 
 

@@ -19,7 +19,7 @@ from dragoman.runtime.format.manifest import Refusal
 from ..graph_pass import Changes, GraphPass
 from ..graph_values import new_weight, product
 from ..precision.calibration import CalibrationBatch
-from ..running import Runner, with_outputs
+from ..running import Runner, only_outputs
 
 HEADROOM, HEADROOM_OF_RANDOM = 1.25, 2.0
 """The factors by which keys and values may exceed those observed on calibration data or on random
@@ -76,8 +76,10 @@ def largest_written(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Mag
     """Run a decoder on batches and observe what it writes into caches, without padding."""
     nodes = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     names = sorted({value.name or "" for node in nodes for value in _sources(node)})
-    runner = Runner(with_outputs(model, names), threads=None)
     largest: Magnitudes = {}
+    if not names:
+        return largest
+    runner = Runner(only_outputs(model, names), threads=None)
     for batch in batches:
         outputs = runner.run(batch.samples)
         for name in names:

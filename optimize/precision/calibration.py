@@ -21,7 +21,7 @@ from dragoman.runtime.model import Model
 from dragoman.runtime.speech.prompts import greedy_options
 
 from ..graph_values import is_weight, producer
-from ..running import InMemoryBackend, Runner, Samples, with_outputs
+from ..running import InMemoryBackend, Runner, Samples, only_outputs
 from ..step_inputs import random_sources
 
 SOURCES = 96
@@ -227,9 +227,10 @@ def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibrati
         multiplied = is_weight(weight if transpose is None else transpose.inputs[0], 2)
         if multiplied and x is not None and x.name is not None and x.producer() is not None:
             inputs[x.name] = x
-    names = sorted(inputs)
-    runner = Runner(with_outputs(model, names), threads=None)
-    result = Calibration()
+    names, result = sorted(inputs), Calibration()
+    if not names:
+        return result
+    runner = Runner(only_outputs(model, names), threads=None)
     for batch in batches:
         outputs = runner.run(batch.samples)
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ MOST_BYTES = 2**29
 """Bytes of all outputs that are remembered; those of the last batch are whatever they take."""
 
 T = TypeVar("T")
+Source = NDArray[Any] | Encoded
 
 
 class EncodedBatches(Generic[T]):
@@ -58,13 +59,16 @@ class EncodingOnce:
         """Return the encoder's outputs by tensor name."""
         return self._encoded.of(source, mask, lambda: self._backend.encode(source, mask))
 
-    def start(self, source: NDArray[Any], mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
+    def start(self, source: Source, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
         """Start decoding; see `Backend.start`."""
-        return self._backend.start(self.encode(source, mask), mask, *a, **k)
+        return self._backend.start(self._encoded_of(source, mask), mask, *a, **k)
 
-    def score(self, source: NDArray[Any], mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
+    def score(self, source: Source, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
         """Return logits along targets; see `Backend.score`."""
-        return self._backend.score(self.encode(source, mask), mask, *a, **k)
+        return self._backend.score(self._encoded_of(source, mask), mask, *a, **k)
+
+    def _encoded_of(self, source: Source, mask: NDArray[np.bool_]) -> Encoded:
+        return source if isinstance(source, Mapping) else self.encode(source, mask)
 
 
 def encoding_once(model: Model) -> Model:

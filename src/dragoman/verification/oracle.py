@@ -113,7 +113,7 @@ def for_torch(source: EncoderInput) -> Source:
     return torch.from_numpy(source) if isinstance(source, np.ndarray) else source
 
 
-MOST_LOGITS = 2**25
+MOST_LOGITS = 2**24
 """Numbers among the logits of a batch."""
 COMPARED_SOURCES = 64
 """The number of sources whose tensors are compared, spread evenly over all."""
@@ -164,6 +164,7 @@ def forced_batches(
         read, read_mask = pad([reads[i] for i in rows], spec.pad_token_id)
         cross, logits = oracle_pass(oracle, source, source_mask, read)
         given = np.array([len(prompts[i]) + forced for i in rows])
+        found = model.backend.encode(source, source_mask) if spec.has_encoder else {}
         chosen_mask = read_mask & (np.arange(read.shape[1]) >= given[:, None] - 1)
         yield ForcedBatch(
             source,
@@ -173,8 +174,8 @@ def forced_batches(
             chosen_mask,
             cross,
             logits,
-            model.backend.encode(source, source_mask) if spec.has_encoder else {},
-            model.backend.score(source, source_mask, read),
+            found,
+            model.backend.score(found or source, source_mask, read),
         )
 
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
+from dragoman.runtime.backends.interface import Encoded
 from dragoman.runtime.decoding.request import batches, pad
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.parity import NOT_FINITE, Check
@@ -230,12 +231,13 @@ Rows = list[Array]
 def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
     manifest = model.manifest
     outputs: dict[str, Rows] = {}
+    source: Array | Encoded = batch.source
     if manifest.model.has_encoder:
-        encoded = model.backend.encode(batch.source, batch.source_mask, batch.types)
+        source = encoded = model.backend.encode(batch.source, batch.source_mask, batch.types)
         for tensor in manifest.graphs["encoder"].outputs:
             outputs[tensor.name] = _encoded_rows(tensor.role, encoded[tensor.name], batch)
     if manifest.model.has_decoder:
-        given = (batch.source, batch.source_mask, batch.read, batch.positions)
+        given = (source, batch.source_mask, batch.read, batch.positions)
         logits = model.backend.score(*given)
         outputs["logits"] = _rows(logits, batch.read_mask[:, batch.positions])
     return outputs

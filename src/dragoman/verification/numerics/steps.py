@@ -70,13 +70,13 @@ def compare_steps(
         probes: the longest first
         joining: short probes; the second one joins the first later
     """
-    found = _Outcome(suppressed, slack)
-    rows = _Rows.of(model, _rows_that_fit(model, probes))
+    found, most = _Outcome(suppressed, slack), most_steps(parameters)
+    rows = _Rows.of(model, _rows_that_fit(model, probes), most)
     longest = rows.read.shape[1]
-    _step(model, rows, 1, most_steps(parameters), found)
+    _step(model, rows, 1, most, found)
     if longest > 2:
         _step(model, rows, max(2, longest - LAST_STEPS), longest, found)
-    short = _Rows.of(model, joining)
+    short = _Rows.of(model, joining, most)
     _step_joined(model, short, found)
     _step_beams(model, short, found)
     mean = float(np.mean(found.divergences)) if found.divergences else 0.0
@@ -115,12 +115,12 @@ class _Rows:
     """Their logits [B, R, V]."""
 
     @classmethod
-    def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
+    def of(cls, model: Model, probes: Sequence[Probe], steps: int) -> _Rows:
         spec = model.manifest.model
         source, mask = batch_of(probes, spec, model.backend.limits.source_multiple)
         read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
         places = np.arange(read.shape[1])
-        positions = places[(places < MOST_STEPS) | (places >= read.shape[1] - LAST_STEPS - 1)]
+        positions = places[(places < steps) | (places >= read.shape[1] - LAST_STEPS - 1)]
         one_pass = model.backend.score(source, mask, read, positions)
         return cls(probes, source, mask, read, read_mask.sum(axis=1), positions, one_pass)
 
