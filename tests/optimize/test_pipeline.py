@@ -13,12 +13,19 @@ from onnxscript.rewriter import RewriteRule
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.optimize import target_bundle
+from dragoman.optimize import running, target_bundle
 from dragoman.optimize.checking.samples import samples_for_model
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, GraphPass, PassError, RulePass
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.running import Samples, difference, run, with_outputs
+from dragoman.optimize.running import (
+    Samples,
+    difference,
+    distance,
+    only_outputs,
+    run,
+    with_outputs,
+)
 from dragoman.optimize.targets import find_target
 from dragoman.runtime.format.manifest import PassRecord
 
@@ -114,6 +121,29 @@ def test_inner_values_can_be_outputs_and_the_model_stays_unchanged() -> None:
     outputs = run(with_outputs(model, ["h"]), SAMPLES)
     np.testing.assert_array_equal(outputs["h"], 2 * SAMPLES["x"])
     assert [value.name for value in model.graph.outputs] == ["y"]
+
+
+def test_what_only_other_values_need_is_not_computed() -> None:
+    model = doubling()
+    inner = only_outputs(model, ["h"])
+    assert [node.op_type for node in inner.graph] == ["Constant", "Mul"]
+    outputs = run(inner, SAMPLES)
+    assert list(outputs) == ["h"]
+    np.testing.assert_array_equal(outputs["h"], 2 * SAMPLES["x"])
+    assert [node.op_type for node in model.graph] == ["Constant", "Mul", "Neg"]
+
+
+def test_values_are_compared_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest value and the largest difference are in other parts."""
+    before = np.array([[1, -8, 2], [np.inf, 3, np.nan], [0.5, 1, 1]], np.float32)
+    after = before.copy()
+    after[2, 1] = 3
+    monkeypatch.setattr(running, "NUMBERS_AT_ONCE", 2)
+    assert distance(before, after) == 2 / 8
+    assert distance(before, before) == 0
+    after[1, 2] = 1
+    assert distance(before, after) > 1e100
+    assert distance(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)) == 0
 
 
 def test_random_inputs_fit_the_graph() -> None:
