@@ -8,6 +8,7 @@ multiple of the distance of its own oracle with weights rounded to the nearest, 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import weakref
@@ -43,7 +44,7 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from .encoded_once import EncodedBatches
+from .encoded_once import EncodedWindows
 
 BATCH_SIZE = 64
 BATCH_TOKENS = 4096
@@ -113,7 +114,7 @@ def for_torch(source: EncoderInput) -> Source:
     return torch.from_numpy(source) if isinstance(source, np.ndarray) else source
 
 
-MOST_LOGITS = 2**24
+MOST_LOGITS = 2**25
 """Numbers among the logits of a batch."""
 COMPARED_SOURCES = 64
 """The number of sources whose tensors are compared, spread evenly over all."""
@@ -225,18 +226,24 @@ def encoder_pass(
     return [output.numpy() for output in found]
 
 
-_encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedBatches[list[KeysValues]]]()
+_encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedWindows[Tensor]]()
 """What encoders of speech have computed."""
 
 
-def forget_encoded(oracle: AutoregressiveModel) -> None:
-    """Forget what a model of speech has encoded, so that all of it runs on the next pass."""
-    if isinstance(oracle, Transformer):
-        _encoded_by.pop(oracle.encoder, None)
+@contextlib.contextmanager
+def encoding_anew(oracle: AutoregressiveModel) -> Iterator[None]:
+    """Let a model of speech compute within the block what it remembers."""
+    encoder = oracle.encoder if isinstance(oracle, Transformer) else None
+    known = None if encoder is None else _encoded_by.pop(encoder, None)
+    try:
+        yield
+    finally:
+        if encoder is not None and known is not None:
+            _encoded_by[encoder] = known
 
 
 def _encoding_once(oracle: AutoregressiveModel) -> AutoregressiveModel:
-    """Let a model of speech encode a batch once for all checks; others are returned as they are.
+    """Let a model of speech encode a window once for all checks; others are returned as they are.
 
     Copies that share encoder and decoder, such as one for each language, share what they computed.
     A deep copy computes its own.
@@ -249,8 +256,14 @@ def _encoding_once(oracle: AutoregressiveModel) -> AutoregressiveModel:
 
 
 def _encode_once(oracle: Transformer, source: Tensor, mask: Tensor) -> list[KeysValues]:
-    known = _encoded_by.setdefault(oracle.encoder, EncodedBatches())
-    return known.of(source.numpy(), mask.numpy(), lambda: oracle.encode(source, mask))
+    def encode(features: NDArray[Any], mask: NDArray[np.bool_]) -> Tensor:
+        encoded: Tensor = oracle.encoder(torch.from_numpy(features), torch.from_numpy(mask))
+        return encoded
+
+    known = _encoded_by.setdefault(oracle.encoder, EncodedWindows())
+    return oracle.decoder.cross_keys_values(
+        torch.cat(known.of(source.numpy(), mask.numpy(), encode))
+    )
 
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)

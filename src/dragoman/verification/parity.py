@@ -101,7 +101,7 @@ def check_parity(
     tensors = meters.results()
     distributions = distances.result() if distances.positions else None
     slack = rounding(precision, meters.largest_logit)
-    results = results_of_first_windows(model, inputs.sources, expected, results, limit)
+    results = results_of_first_windows(encoding, inputs.sources, expected, results, limit)
     found = bundle_outputs(results)
     outputs = oracle, inputs.sources, expected, found
     one_pass = compare_one_pass(encoding, *outputs, results, limit=limit, slack=slack)

@@ -48,9 +48,10 @@ class TensorMeters:
                 expected.transpose(HEADS_LAST)[batch.source_mask],
             )
         suppressed = self._manifest.generation.suppressed_token_ids
-        self._meters.setdefault("logits", DifferenceMeter(suppressed)).add(
-            batch.scored[batch.read_mask], batch.logits[batch.read_mask]
-        )
+        meter = self._meters.setdefault("logits", DifferenceMeter(suppressed))
+        # Row by row: a copy of all logits may take as much memory as the batch.
+        for found, expected, read in zip(batch.scored, batch.logits, batch.read_mask, strict=True):
+            meter.add(found[read], expected[read])
 
     @property
     def largest_logit(self) -> float:
@@ -126,11 +127,10 @@ class DistributionMeter:
 
     def add(self, batch: ForcedBatch) -> None:
         """Measure another batch."""
-        expected = batch.logits[batch.chosen_mask]
-        self._of_bundle.add(expected, batch.scored[batch.chosen_mask])
+        _add_rows(self._of_bundle, batch, batch.scored)
         if self._rounded is not None:
             _, logits = oracle_pass(self._rounded, batch.source, batch.source_mask, batch.read)
-            self._of_rounded.add(expected, logits[batch.chosen_mask])
+            _add_rows(self._of_rounded, batch, logits)
 
     def add_logits(
         self,
@@ -167,6 +167,13 @@ class DistributionMeter:
             passed = passed and bundle.mean <= allowed
         positions = self._of_bundle.positions
         return DistributionParity(positions, bundle, rounded, allowed, passed, ties)
+
+
+def _add_rows(meter: DistanceMeter, batch: ForcedBatch, found: NDArray[np.floating]) -> None:
+    rows = zip(batch.logits, found, batch.chosen_mask, strict=True)
+    for expected, other, chosen in rows:
+        if chosen.any():
+            meter.add(expected[chosen], other[chosen])
 
 
 class DistanceMeter:

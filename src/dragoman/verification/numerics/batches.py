@@ -21,6 +21,7 @@ from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import Check
 
 from ..checks.distances import differences, divergence
+from ..encoded_once import encoding_batches
 from ..tolerances import Slack, Tally
 from .probes import Probe, batch_of
 
@@ -71,6 +72,7 @@ def compare_batches(
         slack: what rounding explains where bits may differ
         promised: whether they may not differ
     """
+    model = encoding_batches(model)
     single = [_results(model, [probe], 1)[0] for probe in probes]
     tally = Tally()
 

@@ -25,7 +25,7 @@ from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import Check
 
-from ..oracle import encoder_pass, forget_encoded, oracle_pass
+from ..oracle import encoder_pass, encoding_anew, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from ..stored.weights import GainLimits, gain_problems
 from ..tolerances import Tally
@@ -73,8 +73,8 @@ def compare_products(
             if isinstance(oracle, EncoderModel):
                 encoder_pass(oracle, source, mask)
             else:
-                forget_encoded(oracle)  # or the products of its encoder would not be observed
-                oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
+                with encoding_anew(oracle):  # or the encoder's products would not be observed
+                    oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
     tally = Tally()
     for weight in weights:
         expected = checkpoint.expected(weight.name, weight)
