@@ -388,9 +388,10 @@ def distance(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
     if not _is_float(before):
         return float(np.mean(before != after)) if before.size else 0.0
     size, largest = 1.0, 0.0
+    before, after = before.reshape(-1), after.reshape(-1)
     for first in range(0, before.size, NUMBERS_AT_ONCE):
         part = slice(first, first + NUMBERS_AT_ONCE)
-        old, new = (v.reshape(-1)[part].astype(np.float64) for v in (before, after))
+        old, new = before[part].astype(np.float64), after[part].astype(np.float64)
         same = (old == new) | (np.isnan(old) & np.isnan(new))
         apart = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
         if not np.isfinite(apart).all():

@@ -156,7 +156,8 @@ def greedy_verified(
             whose draft one pass does not confirm are decoded
     """
     if drafts is not None:
-        outputs = _confirmed_drafts(model, sources, max_new_tokens, drafts)
+        given = zip(sources, drafts, strict=True)
+        outputs = _confirmed_drafts(model, list(given), max_new_tokens)
         others = [number for number in range(len(sources)) if number not in outputs]
         decoded = greedy_verified(model, [sources[i] for i in others], max_new_tokens)
         outputs.update(zip(others, decoded, strict=True))
@@ -196,19 +197,19 @@ def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
 
 
 def _confirmed_drafts(
-    model: AutoregressiveModel,
-    sources: Sequence[Source],
-    limit: int,
-    drafts: Sequence[Sequence[int]],
+    model: AutoregressiveModel, given: Sequence[tuple[Source, Sequence[int]]], limit: int
 ) -> dict[int, list[int]]:
-    """Return the drafts that `greedy_uncached` would return, by number."""
+    """Return the drafts that `greedy_uncached` would return for their sources, by number."""
+    sources, drafts = [source for source, _ in given], [draft for _, draft in given]
 
     def is_complete(number: int) -> bool:
         """Whether a draft ends with its only end token, or at the limit without one."""
         draft, most = drafts[number], most_new_tokens(model, model.prompt(sources[number]), limit)
         ends = model.generation.end_tokens(model.config.end_token_id)
         places = [place for place, token in enumerate(draft, 1) if token in ends]
-        return len(draft) <= most and (places or [most]) == [len(draft)]
+        # A wrong graph may choose what is no token.
+        tokens = all(0 <= token < model.config.target_vocab_size for token in draft)
+        return tokens and len(draft) <= most and (places or [most]) == [len(draft)]
 
     confirmed: dict[int, list[int]] = {}
     for group in _of_equal_prompts(model, sources, filter(is_complete, range(len(sources)))):
@@ -218,6 +219,8 @@ def _confirmed_drafts(
         right = set(range(len(group)))
         for _, wrong in _wrong_rows(rows, model.decoding(rows.sources), 0):
             right -= wrong
+            if not right:
+                break
         confirmed |= {group[row]: list(drafts[group[row]]) for row in right}
     return confirmed
 
@@ -229,8 +232,9 @@ MOST_LOGITS = 2**24
 def _wrong_rows(rows: _Rows, hidden: HiddenStates, first: int) -> Iterator[tuple[int, set[int]]]:
     """Yield each step from `first` on, and the rows whose token there is not the best one.
 
-    Tokens after a row's end are not compared. While a step is yielded, `rows.new` ends with its
-    best tokens; in the end, it is as before.
+    Tokens after a row's end are not compared. While a step is yielded, `rows.new` holds the tokens
+    before it and its best ones, also for a caller that stops there; after the last step, it is as
+    before.
     """
     token = torch.tensor(rows.targets)[:, :-1]
     states = hidden(token, torch.zeros(len(token), dtype=torch.long), NoMemory())

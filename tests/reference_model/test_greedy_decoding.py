@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from dragoman.reference_model import (
+    GenerationConfig,
     KeyValueCache,
+    LanguageModel,
+    ModelConfig,
     Transformer,
     decoding,
     greedy_cached,
@@ -167,6 +170,87 @@ def test_drafts_are_confirmed_or_replaced(make_model: MakeModel, name: str) -> N
     ]
     for drafts in (expected, wrong, [[end]] * 7, wrong[::-1]):
         assert greedy_verified(model, sources, 9, drafts) == expected
+
+
+RULES: list[dict[str, Any]] = [
+    {},
+    {"end_token_ids": (3, 5, 8, 11)},
+    {"end_token_ids": (4, 9), "min_length": 4, "suppressed_token_ids": (2, 7)},
+    {"forced_first_token_id": 6, "forced_last_token_id": 1, "end_token_ids": (1, 5, 12)},
+    {"no_repeat_ngram_size": 1, "repetition_penalty": 1.3, "min_new_tokens": 3},
+    {"first_suppressed_token_ids": (3, 4), "bad_words": ((5, 6), (7,)), "prompt": (9, 2)},
+]
+
+
+@pytest.mark.parametrize("logits", [1, 100, 2**24])
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: "-".join(rules) or "none")
+@pytest.mark.parametrize("kind", ["transformer", "language model"])
+def test_whatever_the_drafts_the_outputs_are_the_same(
+    make_model: MakeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    rules: dict[str, Any],
+    logits: int,
+) -> None:
+    """Prefixes, other tokens, more tokens, numbers that are no tokens, outputs of other limits.
+
+    Drafts are given one source at a time and together, and logits are computed in parts.
+    """
+    monkeypatch.setattr(decoding, "MOST_LOGITS", logits)
+    model: Transformer | LanguageModel = make_model(norm_order="pre", seed=1)
+    if kind == "language model":
+        model = language_model()
+    model.generation = GenerationConfig(**rules)
+    sources = sources_of([5, 1, 11, 9, 2, 7, 3])
+    expected = greedy_uncached(model, sources, 7)
+    longer = greedy_uncached(model, sources, 9)
+    end = model.config.end_token_id
+    ends = model.generation.end_tokens(end)
+    other = next(token for token in range(17) if token not in ends)
+    makers: list[Callable[[list[int]], list[int]]] = [
+        lambda output: output[: len(output) // 2],
+        lambda output: output[:-1],
+        lambda output: [*output, other],
+        lambda output: [*output, *ends[-1:]],
+        lambda output: [*output[:1], end, *output[2:]],
+        lambda output: [*output[:-1], -1],
+        lambda output: [*output[:2], -1, *output[3:]],
+        lambda output: [*output[:2], 19, *output[3:]],
+        lambda output: [10**20, *output[1:]],
+        lambda output: [other, *output[1:]],
+        lambda output: [*output[:-2], other, *output[-1:]],
+        lambda output: [other] * len(output),
+        lambda output: [],
+    ]
+    assert greedy_verified(model, sources, 7, expected) == expected
+    assert greedy_verified(model, sources, 7, longer) == expected
+    for number, make in enumerate(makers):
+        drafts = [make(output) if (i + number) % 2 else output for i, output in enumerate(expected)]
+        assert greedy_verified(model, sources, 7, drafts) == expected
+    made = [makers[i % len(makers)](output) for i, output in enumerate(expected * 2)]
+    assert greedy_verified(model, sources * 2, 7, made) == expected * 2
+
+
+def language_model() -> LanguageModel:
+    config = {
+        "source_vocab_size": 0,
+        "max_source_positions": 0,
+        "target_vocab_size": 19,
+        "encoder_layers": 0,
+        "decoder_layers": 2,
+        "d_model": 24,
+        "num_heads": 3,
+        "d_ff": 40,
+        "norm_order": "pre",
+        "positions": "learned",
+        "max_target_positions": 12,
+        "dropout": 0.0,
+    }
+    torch.manual_seed(0)
+    model = LanguageModel(ModelConfig.from_dict(config)).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
 
 
 def test_right_drafts_need_no_decoding(

@@ -15,7 +15,10 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load
 from dragoman.verification import encoded_once
 from dragoman.verification.encoded_once import EncodedWindows, encoding_batches, encoding_once
+from dragoman.verification.inputs.parity_inputs import random_inputs
+from dragoman.verification.numerics.batches import compare_batches
 from dragoman.verification.numerics.graphs import InFloat64
+from dragoman.verification.numerics.probes import short_probes
 from dragoman.verification.oracle import (
     encoding_anew,
     oracle_for,
@@ -23,6 +26,7 @@ from dragoman.verification.oracle import (
     oracle_pass,
     rounded_oracle,
 )
+from dragoman.verification.tolerances import Slack
 
 from ..speech_models import save, whisper
 
@@ -89,6 +93,28 @@ def test_a_window_is_encoded_once(
     batches.score(first, mask, read)
     batches.score(first, mask, read)
     assert encoded == [1, 1, 2, 1]
+
+
+def test_a_fault_in_batches_alone_is_found(
+    speech: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows that are encoded one by one hide it from all other checks."""
+    reference, model = speech
+    encode = model.backend.encode
+
+    def changed(source: Any, *rest: Any) -> Any:
+        found = {name: np.array(values) for name, values in encode(source, *rest).items()}
+        if len(source) > 1:
+            found["cross_value_0"][-1] *= 2
+        return found
+
+    probes = short_probes(reference, random_inputs(reference, 2).sources)
+    slack = Slack(None, 1e-3, 1e-3)
+    once = encoding_once(model)
+    assert compare_batches(once, probes, 2, slack, promised=False).passed
+    monkeypatch.setattr(model.backend, "encode", changed)
+    found = compare_batches(encoding_once(model), probes, 2, slack, promised=False)
+    assert not found.passed and "cross_value_0 differ by" in found.problem
 
 
 def test_the_oracle_encodes_a_window_once(

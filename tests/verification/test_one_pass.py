@@ -39,8 +39,11 @@ from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.verification.checks.choices import ChoiceMeter, compare_one_pass
 from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
 from dragoman.verification.inputs.parity_inputs import ParityInputs, random_inputs
+from dragoman.verification.numerics import steps
+from dragoman.verification.numerics.probes import Probe
 from dragoman.verification.oracle import forced_batches, oracle_outputs
 from dragoman.verification.parity import check_parity
+from dragoman.verification.tolerances import Slack
 from dragoman.verification.verdict import describe_failure
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8", "int4")
@@ -159,6 +162,40 @@ def logits_of_seven(graph: ir.Graph) -> None:
 def doubled_log_probability(graph: ir.Graph) -> None:
     two = constant(graph, "fault.two", np.array(2, np.float32))
     replaced(graph, "next_log_probability", lambda right: ir.node("Mul", [right, two]))
+
+
+def chosen_minus_one(graph: ir.Graph) -> None:
+    """A number that is no token at every cached step, which the graph itself accepts."""
+    cached, none = is_cached(graph), constant(graph, "fault.none", np.array(-1, np.int64))
+    replaced(graph, "next_token", lambda right: ir.node("Where", [cached, none, right]))
+
+
+def test_a_bundle_that_chooses_no_token_fails(
+    bundles: dict[Precision, Bundle],
+    language_model: LanguageModel,
+    inputs: ParityInputs,
+    tmp_path: Path,
+) -> None:
+    broken = faulty(bundles["fp32"], tmp_path, chosen_minus_one)
+    parity = parity_of(broken, language_model, inputs)
+    assert not parity.passed and not parity.tokens.passed
+
+
+@pytest.mark.parametrize("lengths", [(24, 16, 14), (24, 21, 13), (23, 23, 20)])
+def test_rows_of_other_lengths_are_stepped_at_their_own_ends(
+    lengths: tuple[int, ...],
+    bundles: dict[Precision, Bundle],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where few steps are taken, so that few positions are scored."""
+    monkeypatch.setattr(steps, "MOST_STEPS", 12)
+    monkeypatch.setattr(steps, "LAST_STEPS", 2)
+    generator = np.random.default_rng(0)
+    probes = [Probe([], generator.integers(2, 61, n).tolist(), f"of {n}") for n in lengths]
+    with Model(bundles["fp32"], open_backend(bundles["fp32"], "onnxruntime", 1)) as model:
+        stepped, chosen = steps.compare_steps(model, probes, probes[1:], (), Slack(None, 1e-8), 1)
+    assert stepped.passed and chosen.passed, stepped.problem
+    assert stepped.compared >= 3 * 12
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

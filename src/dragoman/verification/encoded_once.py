@@ -1,7 +1,7 @@
 """Remembers what encoders computed, since the checks of speech read the same windows many times.
 
-Each window is encoded by itself, and once, in whatever batches it is read. Only the check of
-batches lets the encoder compute whole batches.
+A window is encoded by itself, in whatever batches it is read, and its outputs are used again while
+there is room for them. Only the check of batches lets the encoder compute whole batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Backend, Encoded
 
 MOST_BYTES = 2**29
-"""Bytes of all outputs that are remembered; those of the last window are whatever they take."""
+"""Bytes of all outputs that are remembered, beside those of the last window or batch."""
 
 T = TypeVar("T")
 Source = NDArray[Any] | Encoded
@@ -38,12 +38,15 @@ class EncodedWindows(Generic[T]):
         *,
         together: bool = False,
     ) -> list[T]:
-        """Return the outputs for each window, which are computed unless they are remembered.
+        """Return the outputs of a batch, which are computed unless they are remembered.
 
         Args:
             source: features [N, mel bins, frames]
             compute: encodes a batch
-            together: whether all windows are one batch; otherwise, each is a batch of one
+            together: whether all windows are encoded as one batch, and not each by itself
+
+        Returns:
+            the outputs of each window; those of the batch if they are encoded together
         """
         if together:
             return [self._of(source, mask, compute)]
@@ -92,8 +95,8 @@ class EncodingOnce:
         return getattr(self._backend, name)
 
     def with_batches(self) -> EncodingOnce:
-        """Return the same for batches that are encoded as a whole."""
-        return EncodingOnce(self._backend, self._encoded, together=True)
+        """Return the same for batches that are encoded as a whole, with a memory of its own."""
+        return EncodingOnce(self._backend, EncodedWindows(), together=True)
 
     def encode(self, source: NDArray[Any], mask: NDArray[np.bool_], *_: Any) -> Encoded:
         """Return the encoder's outputs by tensor name."""

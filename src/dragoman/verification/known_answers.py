@@ -236,7 +236,7 @@ def _generated(
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
     sources = [_source(model.manifest, answer) for answer in asked]
-    every = list(generate(model, known, asked, alternatives=2))
+    every = generate(model, known, asked, alternatives=2)
     drafts = [found.tokens for found in every]
     of_oracle = _greedy_outputs(oracle_without_penalties(oracle), asked, sources, drafts)
     for number, (answer, found) in enumerate(zip(asked, every, strict=True)):

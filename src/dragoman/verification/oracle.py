@@ -232,7 +232,7 @@ _encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedWindows[Tensor]]()
 
 @contextlib.contextmanager
 def encoding_anew(oracle: AutoregressiveModel) -> Iterator[None]:
-    """Let a model of speech compute within the block what it remembers."""
+    """Let a model of speech encode anew within the block; what it remembers, it keeps."""
     encoder = oracle.encoder if isinstance(oracle, Transformer) else None
     known = None if encoder is None else _encoded_by.pop(encoder, None)
     try:

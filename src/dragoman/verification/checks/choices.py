@@ -170,7 +170,7 @@ def own_logits(
     spec, limits = model.manifest.model, model.backend.limits
     indices = list(outputs)
     reads = {i: [*prompts[i], *outputs[i][:-1]] for i in indices}
-    rows = min(DEFAULT_BATCH_SIZE, limits.rows or DEFAULT_BATCH_SIZE)
+    rows = 1 if spec.takes_audio else min(DEFAULT_BATCH_SIZE, limits.rows or DEFAULT_BATCH_SIZE)
     lengths = [(len(sources[i]), len(reads[i])) for i in indices]
     for batch in forcing_batches(spec, lengths, rows):
         members = [indices[n] for n in batch]

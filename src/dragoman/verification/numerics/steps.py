@@ -71,7 +71,7 @@ def compare_steps(
         joining: short probes; the second one joins the first later
     """
     found, most = _Outcome(suppressed, slack), most_steps(parameters)
-    rows = _Rows.of(model, _rows_that_fit(model, probes), most)
+    rows = _Rows.of(model, _rows_that_fit(model, probes, most), most)
     longest = rows.read.shape[1]
     _step(model, rows, 1, most, found)
     if longest > 2:
@@ -95,9 +95,9 @@ def most_steps(parameters: int) -> int:
     return min(MOST_STEPS, max(2 * LAST_STEPS, int(MOST_READ / max(1, parameters))))
 
 
-def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
+def _rows_that_fit(model: Model, probes: Sequence[Probe], steps: int) -> Sequence[Probe]:
     vocabulary = model.manifest.model.target_vocab_size
-    longest = min(max(len(probe.read) for probe in probes), MOST_STEPS + LAST_STEPS + 1)
+    longest = min(max(len(probe.read) for probe in probes), steps + LAST_STEPS + 1)
     rows = max(1, MOST_LOGITS // (longest * vocabulary))
     return probes[: min(rows, model.backend.limits.rows or rows)]
 
@@ -116,17 +116,21 @@ class _Rows:
 
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe], steps: int) -> _Rows:
+        """Score probes at their first `steps` positions, their last one, and those of the end."""
         spec = model.manifest.model
         source, mask = batch_of(probes, spec, model.backend.limits.source_multiple)
         read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
-        places = np.arange(read.shape[1])
-        positions = places[(places < steps) | (places >= read.shape[1] - LAST_STEPS - 1)]
+        lengths, places = read_mask.sum(axis=1), np.arange(read.shape[1])
+        ends = (places >= read.shape[1] - LAST_STEPS - 1) | np.isin(places, lengths - 1)
+        positions = places[(places < steps) | ends]
         one_pass = model.backend.score(source, mask, read, positions)
-        return cls(probes, source, mask, read, read_mask.sum(axis=1), positions, one_pass)
+        return cls(probes, source, mask, read, lengths, positions, one_pass)
 
     def logits(self, row: int, position: int) -> Array:
         """Return the logits [V] of one pass at a position."""
-        found: Array = self.one_pass[row, np.searchsorted(self.positions, position)]
+        place = int(np.searchsorted(self.positions, position))
+        assert self.positions[place] == position
+        found: Array = self.one_pass[row, place]
         return found
 
 
