@@ -35,7 +35,6 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "GRU": "states of recurrent decoders",
         "Gather": "embeddings, the last query",
         "GatherElements": "greedy choice, the queries that are read",
-        "GatherND": "greedy choice of bundles before 2026-11-27",
         "Gelu": "feed-forward",
         "Gemm": "heads of encoders",
         "InstanceNormalization": "layer norm on the processor",

@@ -22,15 +22,15 @@ SLACK = 2_000_000
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 MB of weights, nothing tied."""
+    """7 MB of weights, nothing tied."""
     config = ModelConfig(
         source_vocab_size=3001,
         target_vocab_size=3003,
         encoder_layers=2,
         decoder_layers=2,
-        d_model=256,
+        d_model=128,
         num_heads=4,
-        d_ff=1024,
+        d_ff=512,
         tie_target_output=False,
         max_source_positions=9,
         max_target_positions=7,

@@ -42,8 +42,6 @@ RELATIVE = dataclasses.replace(
     norm_bias=False,
     activation="gelu_tanh",
 )
-EARLIER = {("", "GatherND")}
-"""Operators of bundles that earlier versions wrote."""
 ENCODER = dataclasses.replace(
     SMALL,
     target_vocab_size=0,
@@ -104,7 +102,7 @@ def test_the_list_is_what_the_targets_write(bundles: list[Bundle]) -> None:
         for name in bundle.manifest.graphs:
             written |= operators(bundle.graph_path(name))
     listed = {(domain, name) for domain, names in OPERATORS.items() for name in names}
-    assert written == listed - EARLIER
+    assert written == listed
     assert all(purpose for names in OPERATORS.values() for purpose in names.values())
 
 
