@@ -7,11 +7,14 @@ bundles in turns, each in a process of its own.
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -21,17 +24,19 @@ import numpy as np
 from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.optimize.step_inputs import random_sources
+from dragoman.progress import resident_mb
 from dragoman.runtime import Bundle, Model, load
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.backends.cuda.backend import DeviceBackend
 from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.plain_data import Problems, from_plain
 from dragoman.tested_versions import installed_version
 from dragoman.verification.report.contents import Percentiles, Speed, Timing
 
 from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
-from .processes import HERE, ProcessError, call_in, machine, peak_memory_mb
+from .machine import machine
 
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
 """The batch sizes that are measured by default, for text and for speech models."""
@@ -178,7 +183,7 @@ def bench(
         new_tokens=new_tokens,
         runs=runs,
         load_seconds=round(load_seconds, 4),
-        peak_memory_mb=round(peak_memory_mb(), 1),
+        peak_memory_mb=round(resident_mb()[1], 1),
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
         bandwidth=bandwidth,
@@ -271,11 +276,9 @@ def measure_speed(
         directory = bundle.directory
         if directory not in failures:
             try:
-                measure = partial(bench, backend=None, threads=threads, runs=RUNS, command="")
-                measure = partial(measure, source_length=length)
-                report = call_in(HERE, measure, directory.absolute())
+                report = _bench_apart(directory, threads, length)
                 reports.setdefault(directory, []).append(report)
-            except ProcessError as error:
+            except DragomanError as error:
                 failures[directory] = str(error)
         advance(done, len(turns))
     audio = {bundle.directory: bundle.manifest.model.takes_audio for bundle in bundles}
@@ -295,6 +298,31 @@ def measure_speed(
         )
         for directory, found in reports.items()
     } | failures
+
+
+def _bench_apart(directory: Path, threads: int | None, length: int | None) -> BenchReport:
+    """Measure a bundle by `dragoman bench` in a process of its own."""
+    command = [sys.executable, "-m", "dragoman", "bench", str(directory), f"--runs={RUNS}"]
+    command += [] if threads is None else [f"--threads={threads}"]
+    command += [] if length is None else [f"--source-length={length}"]
+    paths = os.pathsep.join(filter(None, sys.path))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        done = subprocess.run(
+            [*command, "--json", str(file)],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            said = " ".join(done.stderr.split()).removeprefix("Error: ")
+            raise DragomanError(said or f"its process ended unexpectedly, status {done.returncode}")
+        report = from_plain(BenchReport, json.loads(file.read_bytes()), "", Problems())
+    assert report is not None
+    return report
 
 
 def source_lengths(model: ModelSpec) -> list[int | None]:

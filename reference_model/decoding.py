@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -111,20 +112,18 @@ def _finished(
     finish: Callable[[_Rows, HiddenStates], None],
 ) -> list[list[int]]:
     outputs: dict[int, list[int]] = {}
-    for group in _of_equal_prompts(model, sources, range(len(sources))):
+    for group in _of_equal_prompts(model, sources):
         rows = _Rows(model, [sources[i] for i in group], limit)
         finish(rows, model.decoding(rows.sources))
         outputs.update(zip(group, rows.outputs, strict=True))
     return [outputs[i] for i in range(len(sources))]
 
 
-def _of_equal_prompts(
-    model: AutoregressiveModel, sources: Sequence[Source], numbers: Iterable[int]
-) -> Iterable[list[int]]:
+def _of_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -> Iterable[list[int]]:
     """Group sources, by number, whose prompts have the same length."""
     groups: dict[int, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(len(model.prompt(sources[number])), []).append(number)
+    for number, source in enumerate(sources):
+        groups.setdefault(len(model.prompt(source)), []).append(number)
     return groups.values()
 
 
@@ -156,11 +155,10 @@ def greedy_verified(
             whose draft one pass does not confirm are decoded
     """
     if drafts is not None:
-        given = zip(sources, drafts, strict=True)
-        outputs = _confirmed_drafts(model, list(given), max_new_tokens)
-        others = [number for number in range(len(sources)) if number not in outputs]
+        outputs = _confirmed_drafts(model, sources, max_new_tokens, drafts)
+        others = [number for number in range(len(sources)) if not outputs[number]]
         decoded = greedy_verified(model, [sources[i] for i in others], max_new_tokens)
-        outputs.update(zip(others, decoded, strict=True))
+        outputs |= zip(others, decoded, strict=True)
         return [outputs[number] for number in range(len(sources))]
 
     def finish(rows: _Rows, hidden: HiddenStates) -> None:
@@ -197,39 +195,40 @@ def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
 
 
 def _confirmed_drafts(
-    model: AutoregressiveModel, given: Sequence[tuple[Source, Sequence[int]]], limit: int
+    model: AutoregressiveModel,
+    sources: Sequence[Source],
+    limit: int,
+    drafts: Sequence[Sequence[int]],
 ) -> dict[int, list[int]]:
-    """Return the drafts that `greedy_uncached` would return for their sources, by number."""
-    sources, drafts = [source for source, _ in given], [draft for _, draft in given]
-
-    def is_complete(number: int) -> bool:
-        """Whether a draft ends with its only end token, or at the limit without one."""
-        draft, most = drafts[number], most_new_tokens(model, model.prompt(sources[number]), limit)
-        ends = model.generation.end_tokens(model.config.end_token_id)
-        places = [place for place, token in enumerate(draft, 1) if token in ends]
-        # A wrong graph may choose what is no token.
-        tokens = all(0 <= token < model.config.target_vocab_size for token in draft)
-        return tokens and len(draft) <= most and (places or [most]) == [len(draft)]
-
+    """Return the drafts that `greedy_uncached` would return, by number; empty lists for others."""
     confirmed: dict[int, list[int]] = {}
-    for group in _of_equal_prompts(model, sources, filter(is_complete, range(len(sources)))):
+    for group in _of_equal_prompts(model, sources):
         rows = _Rows(model, [sources[i] for i in group], limit)
-        longest = max(len(drafts[i]) for i in group)
-        rows.new = [[*drafts[i], *[0] * (longest - len(drafts[i]))] for i in group]
-        right = set(range(len(group)))
-        for _, wrong in _wrong_rows(rows, model.decoding(rows.sources), 0):
-            right -= wrong
-            if not right:
-                break
-        confirmed |= {group[row]: list(drafts[group[row]]) for row in right}
+        own = [list(drafts[i]) if _is_complete(rows, drafts[i]) else [] for i in group]
+        if any(own):
+            rows.new = list(map(list, zip(*zip_longest(*own, fillvalue=0), strict=True)))
+            for _, wrong in _wrong_rows(rows, model.decoding(rows.sources), 0):
+                for row in wrong:
+                    own[row] = []
+        confirmed.update(zip(group, own, strict=True))
     return confirmed
+
+
+def _is_complete(rows: _Rows, draft: Sequence[int]) -> bool:
+    """Return whether tokens end with their only end token, or at the limit without one."""
+    if not 0 < len(draft) <= rows.limit:
+        return False
+    if min(draft) < 0 or max(draft) >= rows.model.config.target_vocab_size:
+        return False  # a wrong graph may choose what is no token
+    ends = [token in rows.end_tokens for token in draft]
+    return not any(ends[:-1]) and (ends[-1] or len(draft) == rows.limit)
 
 
 MOST_LOGITS = 2**24
 """Numbers among the logits that are computed at once."""
 
 
-def _wrong_rows(rows: _Rows, hidden: HiddenStates, first: int) -> Iterator[tuple[int, set[int]]]:
+def _wrong_rows(rows: _Rows, hidden: HiddenStates, first: int) -> Iterator[tuple[int, list[int]]]:
     """Yield each step from `first` on, and the rows whose token there is not the best one.
 
     Tokens after a row's end are not compared. While a step is yielded, `rows.new` holds the tokens
@@ -240,14 +239,14 @@ def _wrong_rows(rows: _Rows, hidden: HiddenStates, first: int) -> Iterator[tuple
     states = hidden(token, torch.zeros(len(token), dtype=torch.long), NoMemory())
     states = states[:, len(rows.prompts[0]) - 1 + first :]
     proposed, outputs = rows.new, rows.outputs
-    at_once = max(1, MOST_LOGITS // (len(token) * rows.model.config.target_vocab_size))
-    parts = states.split(at_once, 1)
-    logits = (row for part in parts for row in rows.model.output(part).unbind(1))
-    for step, scores in enumerate(logits, first):
-        rows.new = [row[:step] for row in proposed]
-        rows.choose(scores)
-        pairs = enumerate(zip(rows.new, outputs, strict=True))
-        yield step, {i for i, (new, own) in pairs if own[step : step + 1] not in ([], new[-1:])}
+    at_once, step = max(1, MOST_LOGITS // (len(token) * rows.model.config.target_vocab_size)), first
+    for part in states.split(at_once, 1):
+        for scores in rows.model.output(part).unbind(1):
+            rows.new = [row[:step] for row in proposed]
+            rows.choose(scores)
+            pairs = enumerate(zip(rows.new, outputs, strict=True))
+            yield step, [i for i, (new, own) in pairs if own[step : step + 1] not in ([], new[-1:])]
+            step += 1
     rows.new = proposed
 
 

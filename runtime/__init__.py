@@ -6,9 +6,10 @@ for result in model.generate(["dragoman", "transformer"]):
     print(result.text, result.finish_reason)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError
+from dragoman.lazy import lazy_attributes
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
 from .arguments import (
@@ -60,6 +61,14 @@ from .texts.tokenizer import TextStream
 if TYPE_CHECKING:
     from .serving.async_model import AsyncModel
     from .serving.engine.request_queue import OverloadedError
+else:  # what needs asyncio
+    __getattr__ = lazy_attributes(
+        __name__,
+        {
+            "serving.async_model": ("AsyncModel",),
+            "serving.engine.request_queue": ("OverloadedError",),
+        },
+    )
 
 __all__ = [
     "AbilityError",
@@ -121,16 +130,3 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs asyncio when first used."""
-    if name == "AsyncModel":
-        from .serving.async_model import AsyncModel
-
-        return AsyncModel
-    if name == "OverloadedError":
-        from .serving.engine.request_queue import OverloadedError
-
-        return OverloadedError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..processes import Interpreter, call_in, machine
+from ..machine import machine
+from ..processes import Interpreter, call_in
 from .rounds import Entrant
 
 Record = Mapping[str, Any]

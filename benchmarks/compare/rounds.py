@@ -18,7 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..processes import HERE, Child, Interpreter, ProcessError, call_in, peak_memory_mb, reason
+from ..machine import peak_memory_mb
+from ..processes import HERE, Child, Interpreter, ProcessError, call_in, reason
 
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.benchmarks.processes import machine
+from dragoman.benchmarks.machine import machine
 from dragoman.runtime import Model, load
 from dragoman.runtime.audio import read_audio
 

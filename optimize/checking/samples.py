@@ -81,15 +81,6 @@ MASKS = (
 )
 
 
-def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
-    """Make one set of samples. Axes with the same name have the same size.
-
-    Integers are token ids, unless the name contains "mask" or "position". Floats are normally
-    distributed.
-    """
-    return _Sampler(model).draw(Choices(seed=seed))
-
-
 def sample_sets(model: ir.Model, repairs: Sequence[GraphPass] = ()) -> list[Samples]:
     """Make sets of samples that show what passes may change in a graph, the plainest first.
 

@@ -20,7 +20,7 @@ from docs.tools.fusion_table.exported_model import serialized
 from docs.tools.fusion_table.zoo import ZOO
 from dragoman.optimize.checking.branches import not_executed
 from dragoman.optimize.checking.interface import read_interface
-from dragoman.optimize.checking.samples import sample_sets, samples_for_model
+from dragoman.optimize.checking.samples import sample_sets
 from dragoman.optimize.fusions import EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, GraphPass, PassError
 from dragoman.optimize.graph_values import infer_shapes
@@ -49,7 +49,7 @@ def test_a_mask_covers_past_and_sequence(total: str) -> None:
         "attention_mask) => (float y) { x = Cast<to=1>(ids) y = ReduceSum(x) }"
     )
     model.graph.inputs[2].shape = ir.Shape(["n", total])
-    shapes = {name: value.shape for name, value in samples_for_model(model).items()}
+    shapes = {name: value.shape for name, value in sample_sets(model)[0].items()}
     past, sequence = shapes["past_key"][2], shapes["ids"][1]
     assert past != sequence
     assert shapes["attention_mask"] == (shapes["ids"][0], past + sequence)
@@ -98,7 +98,7 @@ def test_ids_are_valid_for_their_own_table_only() -> None:
         words=np.ones((50, 2), np.float32),
         kinds=np.ones((2, 2), np.float32),
     )
-    samples = samples_for_model(model)
+    samples = sample_sets(model)[0]
     assert samples["ids"].max() >= 2
     assert samples["types"].max() < 2
 

@@ -14,7 +14,7 @@ from onnxscript.rewriter import RewriteRule
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.optimize import running, target_bundle
-from dragoman.optimize.checking.samples import samples_for_model
+from dragoman.optimize.checking.samples import sample_sets
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, GraphPass, PassError, RulePass
 from dragoman.optimize.pipeline import apply_passes
@@ -151,7 +151,7 @@ def test_random_inputs_fit_the_graph() -> None:
         f"{HEADER} g (int64[batch,len] ids, bool[batch,len] mask, float16[batch,4] z) "
         "=> (float16[batch,4] y) { y = Neg(z) }"
     )
-    samples = samples_for_model(model)
+    samples = sample_sets(model)[0]
     assert samples["ids"].shape == samples["mask"].shape
     assert samples["ids"].min() >= 0
     assert samples["ids"].max() < 2
@@ -165,7 +165,7 @@ def test_a_graph_that_a_pass_repairs_is_compared_from_then_on() -> None:
         f"{HEADER} g (float[1,2,3,8] q, float[1,2,4,8] k, float[1,1,1,4] m) => (float[1,2,3,8] y) "
         "{ y = Attention(q, k, k, m) }"
     )
-    samples = samples_for_model(model)
+    samples = sample_sets(model)[0]
     with pytest.raises(PassError, match="onnxruntime"):
         run(model, samples)
     with pytest.raises(PassError, match="onnxruntime"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.dist
 LINKED = ("benchmarks", "export", "optimize", "reference_model", "runtime")
 PACKAGES = (*LINKED, "cli")
 BENCHMARKS = "dragoman/benchmarks/"
-MEASURING = {"arrangement", "bandwidth", "child", "latency", "processes"}
+MEASURING = {"arrangement", "bandwidth", "latency", "machine"}
 """The modules of `BENCHMARKS` that `dragoman` needs; packages of it compare with other tools."""
 SHIPPED = "reference_model/pretrained/"
 SUFFIXES = (".py", ".html", ".js", ".css")

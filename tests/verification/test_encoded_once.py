@@ -14,7 +14,7 @@ from dragoman.export.checkpoints import read_checkpoint
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load
 from dragoman.verification import encoded_once
-from dragoman.verification.encoded_once import EncodedWindows, encoding_batches, encoding_once
+from dragoman.verification.encoded_once import EncodedWindows, encode_together, encoding_once
 from dragoman.verification.inputs.parity_inputs import random_inputs
 from dragoman.verification.numerics.batches import compare_batches
 from dragoman.verification.numerics.graphs import InFloat64
@@ -86,12 +86,11 @@ def test_a_window_is_encoded_once(
     both = np.concatenate([first, other]), np.concatenate([mask, mask]), read.repeat(2, 0)
     once.score(*both)
     assert encoded == [1, 1]
-    batches = encoding_batches(encoding_once(model)).backend
+    whole = encoding_once(model)
+    encode_together(whole, *both[:2])
+    assert encoded == [1, 1, 2]
     for _ in range(2):
-        batches.score(*both)
-        assert encoded == [1, 1, 2]
-    batches.score(first, mask, read)
-    batches.score(first, mask, read)
+        encode_together(whole, first, mask)
     assert encoded == [1, 1, 2, 1]
 
 
@@ -167,7 +166,7 @@ def test_a_rounded_oracle_encodes_by_itself(speech: tuple[Transformer, Model]) -
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last window always; of earlier ones, those that were used last."""
     monkeypatch.setattr(encoded_once, "MOST_BYTES", 100)
-    windows, computed = EncodedWindows[dict[str, Any]](), list[int]()
+    windows, computed = EncodedWindows(), list[int]()
     mask = np.ones((1, 1), bool)
 
     def of(number: int, size: int) -> None:
@@ -184,4 +183,5 @@ def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_models_of_text_are_left_as_they_are(bundle: Model) -> None:
     assert encoding_once(bundle) is bundle
-    assert encoding_batches(bundle) is bundle
+    source = np.array([[3, 4]])
+    assert encode_together(bundle, source, np.ones((1, 2), bool)) is source

@@ -14,7 +14,8 @@ import numpy as np
 
 from dragoman.runtime.serving.arrangement import Arrangement
 
-from ...processes import HERE, ProcessError, call_in, memory_mb
+from ...machine import memory_mb
+from ...processes import HERE, ProcessError, call_in
 from ..record import Row
 from ..rounds import Contender, Failure, prepare
 from ..task import Run

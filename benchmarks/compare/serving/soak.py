@@ -23,7 +23,8 @@ from typing import Any
 
 import click
 
-from ...processes import HERE, ProcessError, call_in, memory_mb
+from ...machine import memory_mb
+from ...processes import HERE, ProcessError, call_in
 from .. import options
 from ..record import Record, Table
 from ..task import Options, Run, Task

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...machine import memory_mb
 from ...models.shapes import SHAPES, describe
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Rows
-from ...processes import HERE, Interpreter, ProcessError, call_in, memory_mb
+from ...processes import HERE, Interpreter, ProcessError, call_in
 from .. import options
 from ..contenders import text
 from ..record import Record, Row, Table, ranged, table_of

@@ -122,7 +122,7 @@ def report(
     measured_on = None
     if measurements:
         from dragoman.benchmarks.latency import measure_speed
-        from dragoman.benchmarks.processes import machine
+        from dragoman.benchmarks.machine import machine
 
         progress.stage("measuring speed")
         speeds = measure_speed(read, threads=threads, advance=progress.advance)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,49 +20,35 @@ from dragoman.runtime.backends.interface import Backend, Encoded
 MOST_BYTES = 2**29
 """Bytes of all outputs that are remembered, beside those of the last window or batch."""
 
-T = TypeVar("T")
 Source = NDArray[Any] | Encoded
 
 
-class EncodedWindows(Generic[T]):
+class EncodedWindows:
     """The outputs of an encoder by what it read, of the windows used last."""
 
     def __init__(self) -> None:
-        self._outputs = OrderedDict[tuple[Any, ...], T]()
+        self._outputs = OrderedDict[tuple[Any, ...], Any]()
 
     def of(
         self,
         source: NDArray[Any],
         mask: NDArray[np.bool_],
-        compute: Callable[[NDArray[Any], NDArray[np.bool_]], T],
-        *,
-        together: bool = False,
-    ) -> list[T]:
-        """Return the outputs of a batch, which are computed unless they are remembered.
+        compute: Callable[[NDArray[Any], NDArray[np.bool_]], Any],
+    ) -> list[Any]:
+        """Return the outputs of each window, which are computed unless they are remembered.
 
         Args:
             source: features [N, mel bins, frames]
-            compute: encodes a batch
-            together: whether all windows are encoded as one batch, and not each by itself
-
-        Returns:
-            the outputs of each window; those of the batch if they are encoded together
+            compute: encodes a batch of one window
         """
-        if together:
-            return [self._of(source, mask, compute)]
-        rows = (slice(row, row + 1) for row in range(len(source)))
-        return [self._of(source[row], mask[row], compute) for row in rows]
+        return [self._of(source[n : n + 1], mask[n : n + 1], compute) for n in range(len(source))]
 
     def _of(
-        self,
-        source: NDArray[Any],
-        mask: NDArray[np.bool_],
-        compute: Callable[[NDArray[Any], NDArray[np.bool_]], T],
-    ) -> T:
-        hashed = hashlib.blake2b(source.tobytes()).digest()
-        key = (hashed, source.dtype.str, source.shape, mask.tobytes())
+        self, window: NDArray[Any], mask: NDArray[np.bool_], compute: Callable[..., Any]
+    ) -> Any:
+        key = (hashlib.blake2b(window.tobytes()).digest(), window.dtype.str, mask.tobytes())
         if key not in self._outputs:
-            self._outputs[key] = compute(source, mask)
+            self._outputs[key] = compute(window, mask)
         self._outputs.move_to_end(key)
         while len(self._outputs) > 1 and sum(map(_bytes, self._outputs.values())) > MOST_BYTES:
             self._outputs.popitem(last=False)
@@ -76,42 +62,28 @@ def _bytes(outputs: Any) -> int:
 
 
 class EncodingOnce:
-    """A backend that encodes a window once for all that is computed from it.
+    """A backend that encodes a window once for all that is computed from it."""
 
-    Args:
-        together: whether a batch is encoded as a whole, once
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        encoded: EncodedWindows[dict[str, NDArray[Any]]],
-        *,
-        together: bool = False,
-    ) -> None:
-        self._backend, self._encoded, self._together = backend, encoded, together
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self._encoded = backend, EncodedWindows()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def with_batches(self) -> EncodingOnce:
-        """Return the same for batches that are encoded as a whole, with a memory of its own."""
-        return EncodingOnce(self._backend, EncodedWindows(), together=True)
+        return getattr(self.backend, name)
 
     def encode(self, source: NDArray[Any], mask: NDArray[np.bool_], *_: Any) -> Encoded:
         """Return the encoder's outputs by tensor name."""
-        found = self._encoded.of(source, mask, self._backend.encode, together=self._together)
+        found: list[Encoded] = self._encoded.of(source, mask, self.backend.encode)
         if len(found) == 1:
             return found[0]
         return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
     def start(self, source: Source, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
         """Start decoding; see `Backend.start`."""
-        return self._backend.start(self._encoded_of(source, mask), mask, *a, **k)
+        return self.backend.start(self._encoded_of(source, mask), mask, *a, **k)
 
     def score(self, source: Source, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
         """Return logits along targets; see `Backend.score`."""
-        return self._backend.score(self._encoded_of(source, mask), mask, *a, **k)
+        return self.backend.score(self._encoded_of(source, mask), mask, *a, **k)
 
     def _encoded_of(self, source: Source, mask: NDArray[np.bool_]) -> Encoded:
         return source if isinstance(source, Mapping) else self.encode(source, mask)
@@ -121,12 +93,17 @@ def encoding_once(model: Model) -> Model:
     """Let a model of speech encode a window once; other models are returned as they are."""
     if not model.manifest.model.takes_audio:
         return model
-    return Model(model.bundle, cast(Backend, EncodingOnce(model.backend, EncodedWindows())))
+    return Model(model.bundle, cast(Backend, EncodingOnce(model.backend)))
 
 
-def encoding_batches(model: Model) -> Model:
-    """Let a model of `encoding_once` encode whole batches; others are returned as they are."""
+def encode_together(
+    model: Model, source: NDArray[Any], mask: NDArray[np.bool_]
+) -> NDArray[Any] | Encoded:
+    """Encode a batch of speech as a whole; texts are returned as they are."""
+    if not model.manifest.model.takes_audio:
+        return source
     backend: Any = model.backend
-    if not isinstance(backend, EncodingOnce):
-        return model
-    return Model(model.bundle, cast(Backend, backend.with_batches()))
+    if len(source) > 1 and isinstance(backend, EncodingOnce):
+        backend = backend.backend
+    encoded: Encoded = backend.encode(source, mask)
+    return encoded

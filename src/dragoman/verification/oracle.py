@@ -226,7 +226,7 @@ def encoder_pass(
     return [output.numpy() for output in found]
 
 
-_encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedWindows[Tensor]]()
+_encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedWindows]()
 """What encoders of speech have computed."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.runtime import Model
+from dragoman.runtime.backends.interface import Encoded
 from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import Check
 
 from ..checks.distances import differences, divergence
-from ..encoded_once import encoding_batches
+from ..encoded_once import encode_together
 from ..tolerances import Slack, Tally
 from .probes import Probe, batch_of
 
@@ -72,7 +73,6 @@ def compare_batches(
         slack: what rounding explains where bits may differ
         promised: whether they may not differ
     """
-    model = encoding_batches(model)
     single = [_results(model, [probe], 1)[0] for probe in probes]
     tally = Tally()
 
@@ -120,7 +120,10 @@ def _batches(
 def _results(model: Model, probes: Sequence[Probe], width: int) -> list[Outputs]:
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
     source, mask = batch_of(probes, spec, backend.limits.source_multiple)
-    encoded = backend.encode(source, mask) if spec.has_encoder else {}
+    given = encode_together(model, source, mask)
+    encoded: Encoded = {}
+    if spec.has_encoder:
+        encoded = given if isinstance(given, Mapping) else backend.encode(given, mask)
     results = [
         {name: _own(manifest, name, values[i], mask[i]) for name, values in encoded.items()}
         for i in range(len(probes))
@@ -128,9 +131,9 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[Outputs]
     if not spec.has_decoder:
         return results
     read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
-    scored = backend.score(source, mask, read)
+    scored = backend.score(given, mask, read)
     stepped = []
-    state = backend.start(source, mask, read[:, :1], read.shape[1] + 1, width)
+    state = backend.start(given, mask, read[:, :1], read.shape[1] + 1, width)
     with contextlib.closing(state):
         for step in range(min(STEPS, read.shape[1])):
             logits = state.advance().logits
