@@ -82,7 +82,7 @@ def defined() -> Iterator[type[Exception]]:
         ]
         if names:
             parts = file.relative_to(package).with_suffix("").parts
-            module = import_module(".".join(["dragoman", *parts]))
+            module = import_module(".".join(["dragoman", *(p for p in parts if p != "__init__")]))
             found = (getattr(module, name) for name in names)
             yield from (c for c in found if issubclass(c, DragomanError | Warning))
 
