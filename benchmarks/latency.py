@@ -302,7 +302,8 @@ def measure_speed(
 
 def _bench_apart(directory: Path, threads: int | None, length: int | None) -> BenchReport:
     """Measure a bundle by `dragoman bench` in a process of its own."""
-    command = [sys.executable, "-m", "dragoman", "bench", str(directory), f"--runs={RUNS}"]
+    command = [sys.executable, "-m", "dragoman", "bench", str(directory.absolute())]
+    command += [f"--runs={RUNS}"]
     command += [] if threads is None else [f"--threads={threads}"]
     command += [] if length is None else [f"--source-length={length}"]
     paths = os.pathsep.join(filter(None, sys.path))

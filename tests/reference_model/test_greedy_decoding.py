@@ -13,7 +13,6 @@ from dragoman.reference_model import (
     GenerationConfig,
     KeyValueCache,
     LanguageModel,
-    ModelConfig,
     Transformer,
     decoding,
     greedy_cached,
@@ -22,6 +21,8 @@ from dragoman.reference_model import (
     pad,
 )
 from dragoman.reference_model.models import HiddenStates
+
+from .test_language_models import make_model as language_model
 
 MakeModel = Callable[..., Transformer]
 
@@ -199,7 +200,7 @@ def test_whatever_the_drafts_the_outputs_are_the_same(
     monkeypatch.setattr(decoding, "MOST_LOGITS", logits)
     model: Transformer | LanguageModel = make_model(norm_order="pre", seed=1)
     if kind == "language model":
-        model = language_model()
+        model = language_model(target_vocab_size=19)
     model.generation = GenerationConfig(**rules)
     sources = sources_of([5, 1, 11, 9, 2, 7, 3])
     expected = greedy_uncached(model, sources, 7)
@@ -229,28 +230,6 @@ def test_whatever_the_drafts_the_outputs_are_the_same(
         assert greedy_verified(model, sources, 7, drafts) == expected
     made = [makers[i % len(makers)](output) for i, output in enumerate(expected * 2)]
     assert greedy_verified(model, sources * 2, 7, made) == expected * 2
-
-
-def language_model() -> LanguageModel:
-    config = {
-        "source_vocab_size": 0,
-        "max_source_positions": 0,
-        "target_vocab_size": 19,
-        "encoder_layers": 0,
-        "decoder_layers": 2,
-        "d_model": 24,
-        "num_heads": 3,
-        "d_ff": 40,
-        "norm_order": "pre",
-        "positions": "learned",
-        "max_target_positions": 12,
-        "dropout": 0.0,
-    }
-    torch.manual_seed(0)
-    model = LanguageModel(ModelConfig.from_dict(config)).eval()
-    for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return model
 
 
 def test_right_drafts_need_no_decoding(
