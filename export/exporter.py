@@ -14,6 +14,7 @@ import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
 )
 from onnx_ir.tensor_adapters import TorchTensor
+from onnxscript import opset23 as op
 from onnxscript import optimizer
 from torch import Tensor, nn
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
+from torch.onnx import OnnxExporterError
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import ORIGIN
@@ -100,10 +103,11 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     spec = graph_spec(model, name)
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
-    axes = [
+    axes: list[Any] = [
         {axis: Dim(d) for axis, d in enumerate(tensor.shape) if isinstance(d, str)}
         for tensor in spec.inputs
     ]
+    shapes = _arguments(axes, spec)
     with (
         exporting(model),
         torch.no_grad(),
@@ -111,21 +115,47 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
         warnings.catch_warnings(action="ignore"),
         _no_garbage_collection(),
     ):
-        program = torch.onnx.export(
+        program = torch.export.export(
             graph.eval(),  # includes the model, whose mode `exporting` restores
             arguments,
-            dynamo=True,
-            opset_version=OPSET,
-            dynamic_shapes=_arguments(axes, spec),
-            input_names=[tensor.name for tensor in spec.inputs],
-            output_names=[tensor.name for tensor in spec.outputs],
-            optimize=False,
-            verbose=False,
+            dynamic_shapes=shapes,
         )
-    assert program is not None  # None only when exporting to a file
-    exported = program.model
+        exported = _translated(program, shapes, spec)
     _simplify(exported, model)
     return ExportedGraph(exported, spec)
+
+
+def _translated(program: ExportedProgram, shapes: tuple[Any, ...], spec: GraphSpec) -> ir.Model:
+    """Translate a traced graph to ONNX.
+
+    `torch.onnx.export` traces each program once more to decompose its operators, which takes about
+    as long as all else, but translates nearly all operators of our graphs as they are.
+    """
+    translate = partial(
+        torch.onnx.export,
+        program,
+        dynamo=True,
+        opset_version=OPSET,
+        custom_translation_table={torch.ops.aten.to.dtype: _cast},
+        dynamic_shapes=shapes,  # for the names of axes
+        input_names=[tensor.name for tensor in spec.inputs],
+        output_names=[tensor.name for tensor in spec.outputs],
+        optimize=False,
+        verbose=False,
+    )
+    vars(program)["run_decompositions"] = lambda table: program
+    try:
+        exported = translate()
+    except OnnxExporterError:  # an operator is translated in parts only
+        del vars(program)["run_decompositions"]
+        exported = translate()
+    assert exported is not None  # None only when exporting to a file
+    return exported.model
+
+
+def _cast(self: Any, dtype: int) -> Any:
+    """Translate `aten.to.dtype`, whose arguments have these names."""
+    return op.Cast(self, to=dtype)
 
 
 def _module(model: ReferenceModel, name: GraphName) -> nn.Module:

@@ -88,7 +88,7 @@ class GreedySelection(nn.Module):
         if self.suppression is not None:
             last = last + self.suppression
         token = self._first_of_largest(last)
-        log_probabilities = torch.log_softmax(last.float(), dim=-1)
+        log_probabilities = torch.log_softmax(last, -1, torch.float32)
         return token, log_probabilities.gather(1, token[:, None]).squeeze(1)
 
     def _first_of_largest(self, logits: Tensor) -> Tensor:
@@ -262,17 +262,22 @@ def onnx_attention(
 
 @contextlib.contextmanager
 def exporting(model: nn.Module) -> Iterator[None]:
-    """Replace attention by ONNX operators, and set evaluation mode, within the block."""
+    """Replace attention by ONNX operators, and turn off training and dropout, within the block."""
     training = {module: module.training for module in model.modules()}
+    dropouts = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     originals = [attention.attend for attention in attentions]
     for attention in attentions:
         attention.attend = onnx_attention
+    for dropout in dropouts:  # names of values would depend on it
+        dropout.p = 0
     model.eval()
     try:
         yield
     finally:
         for attention, attend in zip(attentions, originals, strict=True):
             attention.attend = attend
+        for dropout, share in dropouts.items():
+            dropout.p = share
         for module, mode in training.items():
             module.training = mode

@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
         The mask is that of `scaled_dot_product_attention`.
         """
         heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
-        return self.output(heads.transpose(1, 2).flatten(-2))
+        return self.output(self._join_heads(heads, x))
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Query [B, H, Q, Dh], key, value and mask -> [B, H, Q, Dv]."""
@@ -161,9 +161,17 @@ class MultiHeadAttention(nn.Module):
             return self.dropout(attention_weights(query, key, mask, self.scale)) @ value
         return self.attend(query, key, value, mask, self.scale)
 
+    # Shapes are spelled out, since `flatten` and `unflatten` are exported as several operators.
+
     def _split_heads(self, x: Tensor) -> Tensor:
         """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        rows, length, _ = x.shape
+        return x.reshape(rows, length, self.num_heads, -1).transpose(1, 2)
+
+    def _join_heads(self, heads: Tensor, x: Tensor) -> Tensor:
+        """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv], with the rows and queries of x."""
+        rows, queries, _ = x.shape
+        return heads.transpose(1, 2).reshape(rows, queries, self.num_heads * self.value_size)
 
 
 class CrossAttention(MultiHeadAttention):
@@ -186,11 +194,9 @@ class CrossAttention(MultiHeadAttention):
             value: [G, H, S, Dv]
             mask: broadcastable to [G, H, B / G * Q, S], see `scaled_dot_product_attention`
         """
-        sources, (rows, queries, _) = key.shape[0], x.shape
-        together = self.query(x).reshape(sources, -1, self.num_heads, key.shape[-1])
+        together = self.query(x).reshape(key.shape[0], -1, self.num_heads, key.shape[-1])
         heads = self._attended(together.transpose(1, 2), key, value, mask)
-        inner = self.num_heads * self.value_size
-        return self.output(heads.transpose(1, 2).reshape(rows, queries, inner))
+        return self.output(self._join_heads(heads, x))
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         if self.additive is None:
