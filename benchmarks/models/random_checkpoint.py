@@ -24,6 +24,7 @@ from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, NoMemory, Transformer
 
+from ..peers.ctranslate2_runtime import prepare_whisper
 from ..peers.interface import import_library, silence
 from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, WHISPERS, config_of
 
@@ -169,11 +170,16 @@ def end_outputs(
 
 
 def write_random_large_model(shape: str, directory: Path) -> None:
-    """Write a checkpoint of NLLB in fp16, as Hugging Face's transformers initializes and saves it.
+    """Write a checkpoint in fp16, of Whisper, or of NLLB as Hugging Face's transformers does.
 
-    It is the same for the same seed, and never selects its end token, whose logit is 0.
+    It is the same for the same seed. NLLB never selects its end token, whose logit is 0.
     """
     silence()
+    if shape in WHISPERS:
+        from .real_models import whisper
+
+        write_random_whisper_checkpoint(shape, directory, whisper("base"), torch.float16)
+        return
     transformers = import_library("transformers")
     config = transformers.M2M100Config(**config_of(shape))
     torch.manual_seed(SEED)
@@ -185,36 +191,49 @@ def write_random_large_model(shape: str, directory: Path) -> None:
 
 
 def write_random_whisper(shape: str, directory: Path, *, like: Path) -> None:
-    """Write a Whisper model in CTranslate2's format that hears the same sentence in all audio.
+    """Write what `write_random_whisper_checkpoint` does in CTranslate2's format."""
+    silence()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "checkpoint"
+        write_random_whisper_checkpoint(shape, checkpoint, like)
+        prepare_whisper(checkpoint, directory)
+
+
+def write_random_whisper_checkpoint(
+    shape: str, directory: Path, like: Path, dtype: torch.dtype = torch.float32
+) -> None:
+    """Write a checkpoint of Whisper that hears the same sentence in all audio.
 
     The embeddings of positions are large, and select one token after another. All else is random,
-    and the same for the same seed. The tokenizer is that of a multilingual model in this format.
-    """
-    from .real_models import TOKENIZER, whisper_checkpoint
+    and the same for the same seed.
 
-    silence()
-    converters = import_library("ctranslate2.converters")
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = whisper_checkpoint(like, Path(folder) / "checkpoint")
-        config = json.loads((checkpoint / "config.json").read_text("utf-8")) | WHISPERS[shape]
-        settings = json.loads((checkpoint / "generation_config.json").read_text("utf-8"))
-        if not settings["is_multilingual"]:  # such as tiny.en, whose prompts are shorter
-            raise DragomanError(f"{like}: expected a multilingual model, found one of English")
-        family = FAMILIES["whisper"]
-        model = random_model(family.config(config), seed=SEED, sharpness=1)
-        with torch.no_grad():
-            tokens = torch.tensor([*SENTENCE, config["eos_token_id"]])
-            named = {family.weight_name(name): value for name, value in model.named_parameters()}
-            embeddings = named["model.decoder.embed_tokens.weight"]
-            embeddings[config["eos_token_id"]].normal_(std=float(embeddings.std()))
-            named["model.decoder.layer_norm.weight"].fill_(1)
-            positions = named["model.decoder.embed_positions.weight"]
-            last_of_prompt = 3  # after start, language, task and no timestamps
-            positions[last_of_prompt:][: len(tokens)] = DOMINANCE * embeddings[tokens]
-        weights = {name: value.detach() for name, value in named.items()}
-        write_checkpoint(checkpoint, weights, config=config)
-        converters.TransformersConverter(str(checkpoint)).convert(str(directory))
-    shutil.copyfile(like / TOKENIZER, directory / TOKENIZER)
+    Args:
+        like: a multilingual model in CTranslate2's format, whose tokenizer it gets
+    """
+    from .real_models import whisper_checkpoint
+
+    whisper_checkpoint(like, directory)
+    found = ("config", "generation_config", "preprocessor_config")
+    files = {n: json.loads((directory / f"{n}.json").read_text("utf-8")) for n in found}
+    if not files["generation_config"]["is_multilingual"]:  # such as tiny.en: shorter prompts
+        raise DragomanError(f"{like}: expected a multilingual model, found one of English")
+    config = files["config"] | WHISPERS[shape]
+    files["config"] = config
+    files["generation_config"]["alignment_heads"] = [[0, 0]]
+    files["preprocessor_config"]["feature_size"] = config["num_mel_bins"]
+    family = FAMILIES["whisper"]
+    model = random_model(family.config(config), seed=SEED, sharpness=1)
+    with torch.no_grad():
+        tokens = torch.tensor([*SENTENCE, config["eos_token_id"]])
+        named = {family.weight_name(name): value for name, value in model.named_parameters()}
+        embeddings = named["model.decoder.embed_tokens.weight"]
+        embeddings[config["eos_token_id"]].normal_(std=float(embeddings.std()))
+        named["model.decoder.layer_norm.weight"].fill_(1)
+        positions = named["model.decoder.embed_positions.weight"]
+        last_of_prompt = 3  # after start, language, task and no timestamps
+        positions[last_of_prompt:][: len(tokens)] = DOMINANCE * embeddings[tokens]
+    weights = {name: value.detach().to(dtype) for name, value in named.items()}
+    write_checkpoint(directory, weights, **files)
 
 
 def write_random_language_model(shape: str, directory: Path) -> None:

@@ -56,6 +56,8 @@ those called tiny are small enough for tests."""
 
 def describe(shape: str, vocab_size: int) -> str:
     """Return the name of the model in records."""
+    if shape in WHISPERS:
+        return f"Whisper {shape}, random weights"
     family, _ = FAMILIES[SHAPES[shape].family]
     return f"{family} {shape}, vocabulary {vocab_size}, random weights"
 
@@ -156,7 +158,13 @@ WHISPER_TINY_EN = {
     "decoder_start_token_id": 50257,
 }
 
-WHISPERS = {"small": stacks(768, 12, 12, 3072), "medium": stacks(1024, 24, 16, 4096)}
+LARGE_V3 = stacks(1280, 32, 20, 5120) | {"num_mel_bins": 128}
+WHISPERS = {
+    "small": stacks(768, 12, 12, 3072),
+    "medium": stacks(1024, 24, 16, 4096),
+    "large-v3-turbo": LARGE_V3 | {"decoder_layers": 4},
+    "large-v3": LARGE_V3,
+}
 """Fields of the `config.json` of multilingual Whisper models that differ from base's."""
 
 WHISPER_GENERATION = {

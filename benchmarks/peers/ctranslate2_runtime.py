@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -134,12 +134,23 @@ load_translator = partial(load, names=target_names)
 """Loads what `prepare_translator` wrote."""
 
 
-def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:
-    """Convert the checkpoint of a decoder-only model with CTranslate2's converter."""
+def prepare_generator(
+    source: Path, directory: Path, *, mode: str | None = None, files: Sequence[str] = ()
+) -> Path:
+    """Convert the checkpoint of a decoder-only model with CTranslate2's converter.
+
+    Args:
+        files: of the checkpoint, which are copied
+    """
     converters = import_library("ctranslate2.converters")
-    converter = converters.TransformersConverter(str(source))
+    settings: dict[str, Any] = {"copy_files": [*files], "low_cpu_mem_usage": True}
+    converter = converters.TransformersConverter(str(source), **settings)
     converter.convert(str(directory), quantization=mode)
     return directory
+
+
+prepare_whisper = partial(prepare_generator, files=("tokenizer.json", "preprocessor_config.json"))
+"""Converts the checkpoint of a Whisper model, with what `load_faster_whisper` reads."""
 
 
 def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:

@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman import DragomanError
+from dragoman.benchmarks.compare.contenders.speech import Transcript
 from dragoman.benchmarks.compare.contenders.text import TextContender
-from dragoman.benchmarks.compare.rounds import Contender
+from dragoman.benchmarks.compare.rounds import Contender, Turn, Turns
 from dragoman.benchmarks.compare.tasks import large
+from dragoman.benchmarks.peers.interface import Stages
 
 from .doubles import compared, load_ending_early, load_sevens
 
@@ -63,6 +66,24 @@ def test_the_command_measures_builds_and_turns(
     assert "| ours |" in stored and "ms/step, batch 3" in stored
 
 
+def test_a_window_of_audio_in_place_of_steps() -> None:
+    untimed = Transcript("", 4.0, None)
+    timed = untimed._replace(stages=Stages(3.0, 0.5, 10))
+
+    def row(name: str, transcript: Transcript) -> dict[str, Any]:
+        turns = Turns(Turn([untimed], 9.0), [Turn([transcript], 9.0)] * 2)
+        sizes = dict.fromkeys(("build_peak_mb", "disk_mb", "loaded_mb"), 2000.0)
+        seconds = {"build_seconds": 100.0, "load_seconds": 1.0, "ms_per_step": []}
+        return {"contender": name, **sizes, **seconds, **large.heard(turns)}
+
+    rows = [row("ours", timed), row("theirs", untimed)]
+    shape = {"shape": "Whisper", "threads": 2, "rounds": 2, "batch_sizes": []}
+    (table,) = large.tables(shape | {"contenders": rows})
+    ours, theirs = table.markdown().splitlines()[-2:]
+    assert ours.endswith("| 4.0 | 3.0 | 50.0 |")
+    assert theirs.startswith("| theirs |") and "| 4.0 |" in theirs
+
+
 def test_who_takes_part() -> None:
     names = [contender.name for contender in large.contenders(2)]
     assert names[:5] == [
@@ -71,3 +92,7 @@ def test_who_takes_part() -> None:
     ]
     assert names[5:7] == ["Optimum-ONNX fp32", "Optimum-ONNX int8"]
     assert all(name.startswith("OpenVINO ") for name in names[7:])
+    assert [contender.name for contender in large.whisper_contenders(2)] == [
+        *("Dragoman fp32", "Dragoman int8", "Dragoman int4"),
+        *("faster-whisper float32", "faster-whisper int8", "whisper.cpp f16", "whisper.cpp q8_0"),
+    ]
