@@ -52,7 +52,7 @@ class Parts:
             self.front_end = self.transcriber
             scorer = SpeechScorer(manifest, speech, audio, backend, self.codec)
             self.scorer = scorer
-            self.speech_aligner = SpeechAligner(manifest, audio, backend, scorer, self.codec)
+            self.speech_aligner = SpeechAligner(manifest, backend, scorer, self.codec)
         else:
             shortlist = None
             if manifest.shortlist is not None:

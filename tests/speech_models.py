@@ -191,14 +191,21 @@ MODELS = {
 
 def their_segments(model: Any, audio: NDArray[np.float32], **settings: Any) -> list[dict[str, Any]]:
     """What `generate` of Hugging Face gives: a window is padded with silence, what is longer is
-    not."""
+    not. Windows that begin in the padding are left out."""
     padding = "longest" if len(audio) > RATE else "max_length"
     features = extractor(model)(
         audio, sampling_rate=RATE, return_tensors="pt", truncation=False, padding=padding
     )
     output = model.generate(features.input_features, return_segments=True, **settings)
     segments: list[dict[str, Any]] = output["segments"][0]
-    return segments
+    times = model.generation_config.no_timestamps_token_id + 1
+    ends = (
+        number
+        for number, segment in enumerate(segments, 1)
+        if min(segment["tokens"][-2:], default=0) >= times
+        and round(float(segment["end"]) * 100) >= len(audio) // 160
+    )
+    return segments[: next(ends, None)]
 
 
 def their_tokens(model: Any, audio: NDArray[np.float32], **settings: Any) -> list[int]:

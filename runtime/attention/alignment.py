@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.settings.speech import AudioFeatures
-
 from ..arguments import StopCheck, StoppedError
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.request import as_batch
@@ -59,12 +57,11 @@ class SpeechAligner:
     def __init__(
         self,
         manifest: Manifest,
-        features: AudioFeatures,
         backend: Backend,
         scorer: SpeechScorer,
         codec: TextCodec | None,
     ) -> None:
-        self._manifest, self._features, self._backend = manifest, features, backend
+        self._manifest, self._backend = manifest, backend
         self._scorer, self._codec = scorer, codec
         self._timer = WordTimer(manifest, backend)
 
@@ -103,8 +100,7 @@ class SpeechAligner:
         outputs = self._backend.encode(source, mask)
         encoded = {t.slot: outputs[t.name] for t in manifest.graphs["encoder"].outputs}
         encoded[Slot("source_mask")] = mask
-        frames = min(self._features.frames, self._features.frames_in(audio.seconds))
-        times = self._timer.times(encoded, forced.given, tokens, frames)
+        times = self._timer.times(encoded, forced.given, tokens, audio.frames)
         return Alignment(
             target=tuple(spelled(token, self._codec) for token in tokens),
             pairs=tuple((frame, token) for token, frame in times.path.tolist()),

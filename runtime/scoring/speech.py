@@ -40,7 +40,8 @@ class SpeechPair:
     """Token ids, without an end token that will be appended."""
     language: int | None
     """Language token; None if the prompt has none."""
-    seconds: float
+    frames: int
+    """Number of the window's frames that are audio."""
 
 
 class SpeechScorer:
@@ -135,7 +136,7 @@ class SpeechScorer:
             self._log_mel.segment(audio.features, 0),
             tokens,
             request.language_token(self._speech),
-            audio.seconds,
+            audio.frames,
         )
 
     def _prepared(

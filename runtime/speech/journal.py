@@ -27,7 +27,7 @@ from ..format.manifest import Manifest
 from ..format.plain_data import Problems, from_plain, to_plain
 from .recording import Recording, RecordingState
 
-VERSION = 2
+VERSION = 3
 WITHOUT_EFFECT = frozenset({"max_batch_size", "max_batch_tokens"})
 """Options that do not change transcripts."""
 

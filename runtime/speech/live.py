@@ -195,8 +195,7 @@ class Listener:
         timed = TimedTokens(offset, offset + seconds, tuple(spoken.tokens))
         if self._timer is not None and outcome.encoded is not None and self._reports_words:
             window = SpokenWindow(self._prompt, self._frames(end), offset, offset, self._language)
-            stream = self._codec.stream()
-            (timed,) = self._timer.timed([timed], outcome.encoded, window, stream)
+            (timed,) = self._timer.timed([timed], outcome.encoded, window, self._codec.stream)
         text = self._windows.text(timed.tokens)
         start, stop = round(timed.start, 3), round(timed.end, 3)
         return Segment(start, stop, text, timed.tokens, timed.words)

@@ -65,8 +65,7 @@ class RecordingState:
     `Recording`."""
     log_probability: float
     score: float
-    spoken: float
-    """`log_probability`, `score` and `spoken`: see `Recording`."""
+    """`log_probability` and `score`: see `Recording`."""
 
 
 class Recording:
@@ -103,10 +102,8 @@ class Recording:
         """Whether the output of every window ended with an end token."""
         self.end_token: int | None = None
         """The end token of the last window."""
-        self.spoken = begin * SECONDS_PER_FRAME
-        """Seconds at which the last word ends, if words are timed."""
         self._begin = self.position = begin
-        self._end = audio.frames if end is None else end
+        self._end = audio.features.shape[1] if end is None else end
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
         """Return the features of the next window: [bins, frames of a window]."""
@@ -115,7 +112,7 @@ class Recording:
     @property
     def done(self) -> bool:
         """Whether all windows are decoded."""
-        return self.position >= self._end
+        return self.position >= min(self.audio.frames, self._end)
 
     @property
     def frames(self) -> int:
@@ -137,6 +134,11 @@ class Recording:
         """The seconds at which the next window begins."""
         return self.position * SECONDS_PER_FRAME
 
+    @property
+    def spoken(self) -> float:
+        """The seconds at which the last segment ends."""
+        return self.segments[-1].end if self.segments else self._begin * SECONDS_PER_FRAME
+
     def state(self, written: int) -> RecordingState:
         """Return the state after a window."""
         names = {field.name for field in fields(RecordingState)} - {"segments"}
@@ -151,7 +153,7 @@ class Recording:
 
     def spoken_frames(self, log_mel: LogMel) -> int:
         """Return the number of frames of the next window that are audio."""
-        left = min(log_mel.frames_in(self.audio.seconds), self._end) - self.position
+        left = min(self.audio.frames, self._end) - self.position
         return min(log_mel.frames, max(0, left))
 
     def add(
@@ -189,7 +191,7 @@ class Recording:
         )
         kept: list[TimedTokens] = []
         for segment in segments:
-            kept.append(self._within(segment, kept or self.segments))
+            kept.append(self._within(segment, kept[-1].end if kept else self.spoken))
         self.segments += words(kept)
         self.position += advance
 
@@ -205,7 +207,7 @@ class Recording:
         self.windows += 1
         self.attempt, self.encoded = 0, None
 
-    def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
+    def _within(self, segment: TimedTokens, previous: float) -> TimedTokens:
         """Return a segment with times within the audio.
 
         Whisper may date text to the padding of a window. Such text begins after the previous
@@ -214,7 +216,6 @@ class Recording:
         seconds = min(self.audio.seconds, self._end * SECONDS_PER_FRAME)
         if segment.start < seconds:
             return replace(segment, end=min(segment.end, seconds))
-        previous = earlier[-1].end if earlier else self._begin * SECONDS_PER_FRAME
         return replace(segment, start=previous, end=seconds)
 
 
@@ -333,7 +334,7 @@ def _read(
         frames = features.shape[1]
     else:
         features = log_mel.chunk(np.concatenate(first))
-        frames = log_mel.frames if samples else 0
+        frames = min(log_mel.frames, samples // log_mel.hop)
     spans = None if voice is None else voice.voice(read)
     return Spectrogram(features, frames, samples / rate, tuple(defects), spans)
 

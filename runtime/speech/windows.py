@@ -201,10 +201,7 @@ class Windows:
             recording.spoken,
             self.speech.language_of(recording.language),
         )
-        found = self._timer.timed(segments, outcome.encoded, window, self._codec.stream())
-        ends = [word.end for segment in found for word in segment.words or ()]
-        recording.spoken = ends[-1] if ends else found[-1].end
-        return found
+        return self._timer.timed(segments, outcome.encoded, window, self._codec.stream)
 
     def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
         text = self.text(segment.tokens)

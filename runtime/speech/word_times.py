@@ -8,7 +8,7 @@ punctuation belongs to the word beside it.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -112,30 +112,28 @@ class WordTimer:
         segments: Sequence[TimedTokens],
         encoded: EncodedSlots,
         window: SpokenWindow,
-        stream: TextStream,
+        stream: Callable[[], TextStream],
     ) -> list[TimedTokens]:
-        """Set the times of a window's words and segments."""
+        """Set the times of a window's words and segments; none is before an earlier one."""
         special = self._manifest.model.end_token_id
         texts = [[token for token in segment.tokens if token < special] for segment in segments]
         tokens = [token for text in texts for token in text]
-        spans = spans_of(tokens, stream, spaces=window.language not in WITHOUT_SPACES)
-        if not spans:
-            return [replace(segment, words=()) for segment in segments]
-        usual = _place(spans, self.times(encoded, window.prompt, tokens, window.frames))
-        found, following, spoken = [], 0, window.spoken
-        for segment, text in zip(segments, texts, strict=True):
-            own, count = list[_Span](), 0
-            while following < len(spans) and count < len(text):
-                span = spans[following]
-                if span.text:
-                    start, end = (round(window.offset + t, 2) for t in (span.start, span.end))
-                    own.append(replace(span, start=start, end=end))
-                count += span.tokens
-                following += 1
-            fitted = replace(segment, words=())
-            if own:
-                fitted = _fitted(segment, own, usual, spoken)
-                spoken = fitted.end
+        spaces = window.language not in WITHOUT_SPACES
+        words = [spans_of(text, stream(), spaces=spaces) for text in texts]
+        usual, spoken, found = 0.0, window.spoken, list[TimedTokens]()
+        if spans := [span for own in words for span in own]:
+            usual = _place(spans, self.times(encoded, window.prompt, tokens, window.frames))
+        for segment, own in zip(segments, words, strict=True):
+            _join_punctuation(own)
+            for span in own:
+                span.start, span.end = (
+                    max(spoken, round(window.offset + t, 2)) for t in (span.start, span.end)
+                )
+            start, end = max(spoken, segment.start), max(spoken, segment.end)
+            fitted = replace(segment, start=start, end=end, words=())
+            if own := [span for span in own if span.text]:
+                fitted = _fitted(fitted, own, usual, spoken)
+            spoken = fitted.end
             found.append(fitted)
         return found
 
@@ -286,7 +284,6 @@ def _place(spans: Sequence[_Span], times: TokenTimes) -> float:
     usual = min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
     if durations:
         _shorten_at_sentences(spans, 2 * usual)
-    _join_punctuation(spans)
     return usual
 
 
@@ -321,8 +318,7 @@ def _join_punctuation(spans: Sequence[_Span]) -> None:
 
 def _give(span: _Span, to: _Span, *, before: bool) -> None:
     to.text = span.text + to.text if before else to.text + span.text
-    to.tokens += span.tokens
-    span.text, span.tokens = "", 0
+    span.text = ""
 
 
 def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: float) -> TimedTokens:
@@ -334,14 +330,9 @@ def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: floa
         if second is not None and second.seconds > longest:
             first.end = second.start = max(second.end / 2, second.end - longest)
         first.start = max(0.0, first.end - longest)
-    start, end = segment.start, segment.end
-    if start < first.end and start - TOO_EARLY > first.start:
-        first.start = max(0.0, min(first.end - usual, start))
-    else:
-        start = first.start
-    if end > last.start and end + TOO_EARLY < last.end:
-        last.end = max(last.start + usual, end)
-    else:
-        end = last.end
+    if segment.start < first.end and segment.start - TOO_EARLY > first.start:
+        first.start = max(first.start, min(first.end - usual, segment.start))
+    if segment.end > last.start and segment.end + TOO_EARLY < last.end:
+        last.end = min(last.end, max(last.start + usual, segment.end))
     timed = tuple(Word(round(w.start, 3), round(w.end, 3), w.text, w.probability) for w in words)
-    return replace(segment, start=round(start, 3), end=round(end, 3), words=timed)
+    return replace(segment, start=timed[0].start, end=timed[-1].end, words=timed)

@@ -37,10 +37,6 @@ class AudioFeatures:
         """The number of frames in a window, such as 3000."""
         return self.samples // self.hop
 
-    def frames_in(self, seconds: float) -> int:
-        """Return the number of frames in so many seconds of audio."""
-        return round(seconds * self.sampling_rate) // self.hop
-
     def problems(self) -> list[str]:
         """Return the values out of range, one line each."""
         problems = [

@@ -291,7 +291,6 @@ def test_text_after_a_part_begins_in_it() -> None:
     part = Recording(audio, 3920, 4000)
     part.add(TokenSequence(row, 0), tuple(row.tokens), vocabulary["0.00"], 100)
     assert [(s.start, s.end) for s in part.segments] == [(39.2, 40.0)]
-    assert part.spoken == 39.2
 
 
 def test_what_excludes_parts(english: Case) -> None:

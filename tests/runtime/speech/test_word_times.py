@@ -132,7 +132,7 @@ def words_of(
         given.append(TimedTokens(start, end, tuple(range(first, first + count))))
         first += count
     timer = Timed(english.ours.manifest, starts)
-    return timer.timed(given, {}, SpokenWindow((), 100, **window), Pieces(pieces))
+    return timer.timed(given, {}, SpokenWindow((), 100, **window), lambda: Pieces(pieces))
 
 
 def test_punctuation_belongs_to_the_word_beside_it(english: Case) -> None:
@@ -163,7 +163,7 @@ def test_words_after_a_pause_and_at_the_end_are_shortened(english: Case) -> None
     # The segment ends before the last word begins, and takes its end.
     assert segment.end == (segment.words or ())[-1].end == 10.6
     (segment,) = words_of(english, pieces, starts, [(0.0, 2.7, 5)])
-    assert (segment.words or ())[-1].end == 2.8 and segment.end == 2.7  # the usual 0.2 s from 2.6
+    assert (segment.words or ())[-1].end == segment.end == 2.8  # the usual 0.2 s from 2.6
 
 
 def test_long_marks_and_long_beginnings_of_sentences_are_cut(english: Case) -> None:
@@ -180,7 +180,20 @@ def test_each_segment_has_its_words(english: Case) -> None:
     pieces = [" a", " b", " c", "d", " e"]
     found = words_of(english, pieces, range(0, 60, 10), [(0, 0.4, 2), (0.4, 0.5, 0), (0.5, 1, 3)])
     assert [[w.text for w in s.words or ()] for s in found] == [[" a", " b"], [], [" cd", " e"]]
-    assert [(s.start, s.end) for s in found] == [(0.0, 0.4), (0.4, 0.5), (0.4, 1.0)]
+    assert [(s.start, s.end) for s in found] == [(0.0, 0.4), (0.4, 0.5), (0.5, 1.0)]
+
+
+def test_words_are_of_their_segment_and_never_before_earlier_ones(english: Case) -> None:
+    """A word and its mark go on in the next segment; an earlier window had words until 5.1 s."""
+    pieces = [" a", " b", "c", ".", " d"]
+    found = words_of(
+        english, pieces, range(0, 60, 10), [(5.0, 5.4, 2), (5.4, 6.0, 3)], offset=5.0, spoken=5.1
+    )
+    assert [[(w.text, w.start, w.end) for w in s.words or ()] for s in found] == [
+        [(" a", 5.1, 5.2), (" b", 5.2, 5.4)],
+        [("c.", 5.4, 5.6), (" d", 5.8, 6.0)],
+    ]
+    assert [(s.start, s.end) for s in found] == [(5.1, 5.4), (5.4, 6.0)]
 
 
 def test_heads_that_align() -> None:
@@ -259,17 +272,16 @@ def test_words_of_transcripts(case: Case) -> None:
         assert result.tokens == plain.tokens and result.text == plain.text
         assert result.segments is not None and plain.segments is not None
         texts = [segment.text or "" for segment in result.segments]
-        times = [f"<|{step * 0.02:.2f}|>" for step in range(51)]
-        for time in times:
+        for time in (f"<|{step * 0.02:.2f}|>" for step in range(51)):
             texts = [text.replace(time, "") for text in texts]
         assert concatenated(result) == texts
         words = [word for segment in result.segments for word in segment.words or ()]
-        assert words and all(0 <= word.start <= word.end for word in words)
-        assert all(0 <= word.probability <= 1 for word in words)
+        assert words and all(0 <= word.probability <= 1 for word in words)
+        times = [0.0]
         for segment in result.segments:
-            if segment.words:
-                assert segment.start <= (segment.words or ())[0].end
-                assert segment.end >= (segment.words or ())[-1].start
+            own = [time for word in segment.words or () for time in (word.start, word.end)]
+            times += [segment.start, *own, segment.end]
+        assert times == sorted(times) and times[-1] <= len(audio) / RATE
 
 
 def test_words_without_segments_and_with_beams(case: Case) -> None:
