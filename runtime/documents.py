@@ -71,6 +71,8 @@ class Subtitles:
     """
 
     def __init__(self, text: str, language: str, check: StopCheck = never_stopped) -> None:
+        if text.strip() and "-->" not in text:
+            raise DragomanError("srt: expected times such as 00:00:01,000 --> 00:00:02,500")
         self._check = check
         self._parts: list[str | Markup] = []
         self._lines: dict[int, int] = {}
@@ -237,8 +239,8 @@ def translate_document(
 
     Raises:
         RejectedError: a sentence cannot be decoded.
-        DragomanError: the form is unknown, the document has too many tags, a package is missing, or
-            as for `Model.generate` with `split`.
+        DragomanError: the form is unknown, the document has too many tags or subtitles no times, a
+            package is missing, or as for `Model.generate` with `split`.
         DeadlineError, CancelError: the call was stopped.
     """
     if form not in DOCUMENT_FORMS:

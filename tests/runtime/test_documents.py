@@ -129,9 +129,15 @@ def test_a_cue_has_as_many_lines_again(text: str, count: int, expected: str) -> 
     assert subtitles.translated([text]) == f"00:01 --> 00:02\n{expected}"
 
 
-@pytest.mark.parametrize("text", ["", "\n", "no cues at all\n\n", "1\n2\n"])
-def test_no_subtitles(model: Model, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "\n", "1\n0 --> 1\n\n"])
+def test_nothing_to_translate(model: Model, text: str) -> None:
     assert translate(model, text, "srt") == TranslatedDocument(text)
+
+
+@pytest.mark.parametrize("text", ["no cues at all\n\n", "1\nbad time\nThe king\n"])
+def test_no_subtitles(model: Model, text: str) -> None:
+    with pytest.raises(DragomanError, match="srt: expected times such as 00:00:01,000 --> "):
+        translate(model, text, "srt")
 
 
 def test_plain_text(model: Model) -> None:
