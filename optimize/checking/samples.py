@@ -191,12 +191,14 @@ class _Sampler:
             if not isinstance(d, int)
         ]
         self._symbols = sorted({symbol for _, _, name in axes for symbol in _symbols(name)})
-        self.layouts = [
-            *LAYOUTS,
-            *(Choices(sizes=dict.fromkeys(self._symbols, size), total=()) for size in (3, 1)),
-        ]
         elsewhere = {name for v, index, name in axes if index > 0}
         self._first = {name for _, index, name in axes if index == 0} - elsewhere
+        self.layouts = [
+            *LAYOUTS,
+            Choices(sizes=dict.fromkeys(self._symbols, 3), total=()),
+            Choices(sizes=dict.fromkeys(self._first, 1), total=()),
+            Choices(sizes=dict.fromkeys(self._symbols, 1), total=()),
+        ]
         others = {s for v, _, name in axes if not _is_mask(v) for s in _symbols(name)}
         self._totals = {
             name
@@ -387,7 +389,9 @@ def _size(axis: int | ir.SymbolicDim, index: int, sizes: Mapping[str, int]) -> i
     return max(0, value) if isinstance(value, int) else 1
 
 
-PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"})
+PASS_ON = frozenset(
+    {"Cast", "Identity", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Flatten", "Clip"}
+)
 
 
 def _rows(ids: ir.Value, model: ir.Model) -> int | None:
@@ -398,6 +402,8 @@ def _rows(ids: ir.Value, model: ir.Model) -> int | None:
         for node in users(value):
             if node.op_type == "Gather" and node.inputs[1] is value:
                 found.append(_table_rows(node))
+            elif node.op_type == "GatherElements":
+                found.append(1)  # 0 is in every axis
             elif node.op_type in PASS_ON and node.outputs[0] not in seen:
                 seen.add(node.outputs[0])
                 waiting.append(node.outputs[0])

@@ -29,6 +29,7 @@ from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.running import Runner
 
 from ..export_cache import cached, hash_of_makers
+from ..small_gpt2 import small_gpt2
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23]>'
 
@@ -261,6 +262,16 @@ def test_bart_in_float16_stays_as_near_float32(bart: onnx.ModelProto, tmp_path: 
     }
     exact, given, found = (outputs(m, feed) for m in (bart, half, onnx.load(result)))
     assert np.abs(found - exact).max() <= 2 * np.abs(given - exact).max()
+
+
+@pytest.mark.parametrize("target", ["neutral", "cpu"])
+def test_a_decoder_that_writes_in_its_caches_is_compared(tmp_path: Path, target: str) -> None:
+    """The queries fit into a cache after its position, and `read` is one of them."""
+    small_gpt2(tmp_path)
+    source, result = tmp_path / "bundle" / "decoder.onnx", tmp_path / "optimized.onnx"
+    (samples,) = sample_sets(ir.load(source))
+    assert samples["token"].shape[1] == samples["past_key_0"].shape[2] > 1
+    assert all(r.difference is not None for r in optimize_file(source, result, target=target))
 
 
 def test_libraries_write_nothing_of_what_they_cannot_infer(
