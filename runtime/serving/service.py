@@ -286,8 +286,9 @@ class Service:
         return replaced(options, {"split_special_tokens": self.options.split_special_tokens})
 
     def _limits(self, seconds: float | None) -> tuple[float, float]:
+        stop_check(seconds)
         longest = self.options.timeout
-        return time.monotonic(), longest if seconds is None else min(max(seconds, 0.0), longest)
+        return time.monotonic(), longest if seconds is None else min(seconds, longest)
 
     def _count(
         self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int, *results: Result

@@ -220,6 +220,8 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "letters", "source": "a", "num_beams": 0}, 400, "num_beams: expected"),
     ({"model": "letters", "source": "a", "max_new_tokens": 25}, 400, "max_new_tokens: expected at"),
     ({"model": "letters", "source": "a", "max_batch_size": 2}, 400, "unknown: max_batch_size"),
+    ({"model": "letters", "source": "a", "timeout": -1}, 400, "seconds above 0, found -1"),
+    ({"model": "letters", "source": "a", "timeout": 0, "stream": True}, 400, "above 0, found 0"),
     ({"model": "letters", "source": "a", "stream": 1}, 400, "stream: expected true or false"),
     ({"model": "letters", "source": "a", "target_language": "de"}, 400, "has no languages"),
     ({"model": "letters", "sources": ["a", "b"], "stream": True}, 400, "expected one to stream"),

@@ -197,7 +197,7 @@ async def _translated_html(
         raise BodyError(f"q: expected at most {MOST_SOURCES} sentences, found {len(sentences)}")
     each = list(dict.fromkeys(sentences))
     results = await service.generate(
-        served, each, [options] * len(each), seconds=end - time.monotonic()
+        served, each, [options] * len(each), seconds=max(end - time.monotonic(), 1e-3)
     )
     _check_results(results)
     of_sentence = dict(zip(each, results, strict=True))
