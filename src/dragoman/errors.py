@@ -202,8 +202,8 @@ def refuse_unwritable_file(path: Path) -> None:
     """Check that a file can be created or replaced at a path, and leave nothing behind.
 
     Raises:
-        DragomanError: it cannot, or the path is a directory.
+        DragomanError: it cannot, or the path is a directory or a device.
     """
-    if path.is_dir():
-        raise DragomanError(f"{path}: expected the name of a file, found a directory")
+    if path.exists() and not path.is_file():
+        raise DragomanError(f"{path}: expected the name of a file, found a directory or device")
     refuse_unwritable(path)

@@ -128,9 +128,7 @@ def test_a_decoder_alone(dragoman: Dragoman, alone: Callable[[str], Path], tmp_p
     )
 
 
-def test_figures_that_cannot_be_written(dragoman: Dragoman, bundle: Path, tmp_path: Path) -> None:
+def test_a_directory_for_figures_is_made(dragoman: Dragoman, bundle: Path, tmp_path: Path) -> None:
     file = tmp_path / "missing" / "figures.json"
     outcome = dragoman("bench", bundle, *SMALL, "--batch-size", 1, "--json", file)
-    assert outcome.returncode == 2
-    assert outcome.stderr == f"Error: No such file or directory ({file})\n"
-    assert "tokens/s" in outcome.stdout  # measured, and shown
+    assert outcome.returncode == 0 and json.loads(file.read_text())["batches"]

@@ -185,6 +185,22 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         "revision: expected one only with the id of a model at the Hugging Face Hub",
     ),
     "bench, no bundle": (["bench", "HERE/none"], "expected a bundle"),
+    "bench, figures into a directory": (
+        ["bench", "HERE/bundle", "--json", "HERE/empty"],
+        "HERE/empty: expected the name of a file, found a directory",
+    ),
+    "bench, figures into a device": (
+        ["bench", "HERE/bundle", "--json", "/dev/null"],
+        "/dev/null: expected the name of a file, found a directory or device",
+    ),
+    "bench, figures into a file": (
+        ["bench", "HERE/bundle", "--json", "HERE/file.onnx/figures.json"],
+        "file.onnx is not a directory",
+    ),
+    "optimize, a report into a directory": (
+        ["optimize", "HERE/bundle", "-o", "HERE/out", "--report", "HERE/empty"],
+        "HERE/empty: expected the name of a file, found a directory",
+    ),
     "train, into a file": (
         ["train", "g2p-en", "-o", "HERE/bundle/manifest.json"],
         "expected a directory to train in, found a file",

@@ -14,6 +14,8 @@ from rich.table import Table
 from dragoman.benchmarks.arrangement import try_arrangements
 from dragoman.benchmarks.latency import BenchReport
 from dragoman.benchmarks.latency import bench as measure
+from dragoman.errors import refuse_unwritable_file
+from dragoman.files.regular_files import write_text
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.serving.arrangement import remember
@@ -76,6 +78,8 @@ def bench(
     dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json
     dragoman bench bundles/g2p-en --arrangement
     """
+    if json_file is not None:
+        refuse_unwritable_file(json_file)
     if arrange:
         _arrange(bundle, backend, device)
         return
@@ -94,7 +98,7 @@ def bench(
         )
     _print(report)
     if json_file is not None:
-        json_file.write_text(report.to_json(), encoding="utf-8")
+        write_text(json_file, report.to_json())
 
 
 def _arrange(bundle: Path, backend: str | None, device: str | None) -> None:

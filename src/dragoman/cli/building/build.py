@@ -13,6 +13,8 @@ import click
 
 from dragoman import DragomanError, api
 from dragoman.api import BuiltBundle
+from dragoman.errors import refuse_unwritable_file
+from dragoman.files.regular_files import write_text
 from dragoman.optimize.targets import TARGETS, choose_target
 from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
 from dragoman.optimize.tensorrt.request import EngineRequest
@@ -318,6 +320,8 @@ def optimize(
     dragoman optimize decoder.onnx -o fused.onnx --target neutral --report fused.json
     """
     engines = engine_request(target, precision, engine_values)
+    if report is not None:
+        refuse_unwritable_file(report)
     if source.is_dir():
         if no_compare:
             raise click.UsageError("--no-compare is for ONNX files, bundles are always compared")
@@ -361,14 +365,5 @@ def optimize(
         refused = sum(len(record.refusals) for record in records)
         note = f"{refused:,} nodes were left unchanged, see above" if refused else ""
     if report is not None:
-        _write_report(report, records, output)
+        write_text(report, json.dumps([to_plain(r) for r in records], indent=1) + "\n")
     click.echo(f"Optimized {output}{', ' if note else ''}{note}")
-
-
-def _write_report(report: Path, records: Sequence[PassRecord], output: Path) -> None:
-    try:
-        report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
-    except OSError as error:
-        raise DragomanError(
-            f"{output} is written, the report is not: {report}: {error.strerror}"
-        ) from error
