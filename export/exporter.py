@@ -22,12 +22,6 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir.convenience import replace_nodes_and_values
-from onnx_ir.passes.common import (
-    CommonSubexpressionEliminationPass,
-    IdentityEliminationPass,
-    LiftConstantsToInitializersPass,
-    RemoveUnusedNodesPass,
-)
 from onnx_ir.tensor_adapters import TorchTensor
 from onnxscript import opset23 as op
 from onnxscript import optimizer
@@ -111,7 +105,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     with (
         exporting(model),
         torch.no_grad(),
-        quiet("torch.onnx"),
+        quiet("torch.onnx", "onnx_ir"),
         warnings.catch_warnings(action="ignore"),
         _no_garbage_collection(),
     ):
@@ -121,7 +115,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
             dynamic_shapes=shapes,
         )
         exported = _translated(program, shapes, spec)
-    _simplify(exported, model)
+        _simplify(exported, model)
     return ExportedGraph(exported, spec)
 
 
@@ -202,18 +196,12 @@ def _no_garbage_collection() -> Iterator[None]:
 def _simplify(graph: ir.Model, model: nn.Module) -> None:
     _name_weights(graph, model)
     _transpose_weights(graph)
-    weights = {name for name, _ in _tensors(model)}
-
-    def may_fold(node: ir.Node) -> bool | None:  # not what would copy a weight without its name
-        return False if any(v is not None and v.name in weights for v in node.inputs) else None
-
-    optimizer.optimize_ir(graph, should_fold=may_fold)
-    ir.passes.Sequential(
-        LiftConstantsToInitializersPass(),
-        CommonSubexpressionEliminationPass(),
-        IdentityEliminationPass(),
-        RemoveUnusedNodesPass(),
-    )(graph)
+    names = {name for name, _ in _tensors(model)}
+    inputs, count = graph.graph.inputs, len(graph.graph.inputs)
+    # As inputs, weights are not folded into others, nor merged with equal ones.
+    inputs.extend(v for v in graph.graph.initializers.values() if v.name in names)
+    optimizer.optimize_ir(graph)
+    del inputs[count:]
     spell_out_states(graph)
     graph.graph.metadata_props.clear()
     for value in (*graph.graph.inputs, *graph.graph.outputs):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
+import pytest
+import torch
 
-from dragoman.export.exporter import ExportedGraph
+from dragoman.export.exporter import ExportedGraph, check_graph, export_graph
 from dragoman.reference_model import Transformer
 
 TABLE = "decoder.embedding.positions.table"
@@ -71,3 +76,33 @@ def test_other_constants_are_small(encoder: ExportedGraph, decoder: ExportedGrap
     for exported in (encoder, decoder):
         assert all(tensor.nbytes <= 16 for tensor in constants(exported).values())
         assert sum(tensor.nbytes for tensor in constants(exported).values()) <= 256
+
+
+def copied_layer(model: Transformer) -> None:
+    model.decoder.layers[1].load_state_dict(model.decoder.layers[0].state_dict())
+
+
+def keys_as_values(model: Transformer) -> None:
+    attention: Any = model.decoder.layers[0].cross_attention
+    attention.value.load_state_dict(attention.key.state_dict())
+
+
+def zeros(model: Transformer) -> None:
+    for parameter in model.parameters():
+        parameter.zero_()
+
+
+@pytest.mark.parametrize("equal", [copied_layer, keys_as_values, zeros])
+@torch.no_grad()
+def test_equal_weights_are_not_merged(
+    equal: Callable[[Transformer], None], make_model: Callable[..., Transformer]
+) -> None:
+    """Nor are the outputs that they compute."""
+    model = make_model(decoder_layers=2)
+    equal(model)
+    exported = [export_graph(model, "encoder"), export_graph(model, "decoder")]
+    for graph in exported:
+        check_graph(graph, "other")
+        assert all(node.op_type != "Identity" for node in graph.model.graph)
+    found = {name for graph in exported for name in weights(graph)}
+    assert found == {name for name, _ in model.named_parameters()} | {TABLE, ENCODER_TABLE}
