@@ -60,9 +60,10 @@ def test_other_files_are_refused(other: str, tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}: {problem}"
 
 
-def test_a_null_character_in_a_path() -> None:
-    with pytest.raises(FileError, match="expected a path"):
-        check_regular(Path("a\0b"), 100)
+@pytest.mark.parametrize("name", ["a\0b", "a\udcff"])
+def test_a_null_character_in_a_path_or_no_utf_8(name: str) -> None:
+    with pytest.raises(FileError, match="expected a path in UTF-8"):
+        check_regular(Path(name), 100)
 
 
 def test_a_regular_file_of_up_to_the_limit_is_read(tmp_path: Path) -> None:
