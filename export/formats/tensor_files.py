@@ -209,8 +209,8 @@ def _load_pytorch(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except pickle.UnpicklingError as error:
         # PyTorch's message names the object in a paragraph on unsafe loading.
-        name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-        found = f"the Python object {name[1]}" if name else first_line(error)
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"the Python object {name[1]}" if name else "others"
         raise CheckpointError(
             path, [f"expected tensors only (nothing else is loaded), found {found}"]
         ) from error

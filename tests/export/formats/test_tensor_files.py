@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,18 @@ def test_code_in_a_file_is_not_executed(tmp_path: Path, monkeypatch: pytest.Monk
     torch.save({"a": Malicious()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(DragomanError, match=r"expected tensors only .*, found the Python object"):
         read_weights(tmp_path)
+    for data, found in (
+        (b"\x80\x02cposix\nsystem\nX\x02\0\0\0ls\x85R.", "the Python object posix.system"),
+        (b"\x80\x02\x93.", "others"),
+    ):
+        with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+            archive.writestr("m/data.pkl", data)
+            archive.writestr("m/version", "3")
+        with pytest.raises(DragomanError) as caught:
+            read_weights(tmp_path)
+        assert str(caught.value).endswith(
+            f"expected tensors only (nothing else is loaded), found {found}"
+        )
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Malicious()}, protocol=2))
     with pytest.raises(DragomanError, match=r"pytorch_model\.bin"):
         read_weights(tmp_path)
