@@ -110,23 +110,28 @@ def _check_stored(weights: Mapping[Any, Any], path: Path) -> None:
 
 
 def _read_parts(directory: Path, index: Path) -> Weights:
-    try:
-        files = sorted(set(read_json(index)["weight_map"].values()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(index, [EXPECTED_INDEX]) from error
-    if not all_are(str, files):
+    stated = read_json(index).get("weight_map")
+    if not (stated and isinstance(stated, dict) and all_are(str, stated.values())):
         raise CheckpointError(index, [EXPECTED_INDEX])
-    outside = [name for name in files if Path(name).name != name]
-    missing = [name for name in files if not (directory / name).is_file()]
-    if outside or missing:
-        raise CheckpointError(
-            index,
-            [f"{name}: expected a file beside the index" for name in outside]
-            + [f"{name}: missing" for name in missing],
-        )
-    weights: Weights = {}
+    files, weights, problems = sorted(set(stated.values())), Weights(), list[str]()
     for name in files:
-        weights |= read_file(directory / name)
+        try:
+            if not name or Path(name).name != name:
+                raise FileError(index, "expected a file beside the index")
+            check_regular(directory / name)
+        except FileError as error:
+            problems.append(f"{shown(name)}: {error.problem}")
+    for name in [] if problems else files:
+        read = read_file(directory / name)
+        # A tied weight may be in no file.
+        problems += [
+            f"{weight}: expected in {stated.get(weight, 'no file')}, found in {name}"
+            for weight in read
+            if stated.get(weight) != name
+        ]
+        weights |= read
+    if problems:
+        raise CheckpointError(index, problems)
     return weights
 
 

@@ -110,10 +110,25 @@ def test_numbers_of_8_bits_are_refused(tmp_path: Path) -> None:
         ("[]", "expected a JSON object, found list"),
         ("{", "expected a JSON object, found text that is not JSON"),
         ('{"weight_map": {"a": "../a.safetensors"}}', "expected a file beside the index"),
-        ('{"weight_map": {"a": "x.safetensors"}}', r"x\.safetensors: missing"),
+        ('{"weight_map": {"a": "x.safetensors"}}', r"x\.safetensors': expected a file, found none"),
+        ('{"weight_map": {}}', r"index\.json: expected a JSON object with a weight_map"),
+        ('{"weight_map": {"a": ""}}', r"index\.json: .*'': expected a file beside the index"),
+        ('{"weight_map": {"a": "runs"}}', r"'runs': expected a regular file, found a directory"),
     ],
 )
 def test_a_wrong_index_is_one_error(index: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(index)
+    (tmp_path / "runs").mkdir()
     with pytest.raises(DragomanError, match=problem):
         read_weights(tmp_path)
+
+
+def test_parts_are_those_of_the_index(tmp_path: Path) -> None:
+    split(tmp_path, save_file, "safetensors")
+    index, part = tmp_path / "model.safetensors.index.json", tmp_path / "part-b.safetensors"
+    save_file(WEIGHTS | {"a": -WEIGHTS["a"], "c": torch.ones(1)}, part)
+    with pytest.raises(DragomanError) as caught:
+        read_weights(tmp_path)
+    found = f"found in {part.name}"
+    problems = f"a: expected in part-a.safetensors, {found}; c: expected in no file, {found}"
+    assert str(caught.value) == f"{index}: {problems}"
