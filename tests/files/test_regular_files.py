@@ -88,6 +88,19 @@ def test_without_a_limit_the_memory_is_the_limit(tmp_path: Path) -> None:
         check_regular(path)
 
 
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries take it for absent, or for damaged."""
+    path = tmp_path / "file"
+    path.touch()
+
+    def refuse(self: Path, *arguments: object) -> None:  # the user of the tests may read all
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(FileError, match="expected a readable file: Permission denied"):
+        check_regular(path)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_file_whose_system_states_no_size_is_read_to_the_limit() -> None:
     path = Path("/proc/self/status")

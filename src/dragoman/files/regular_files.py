@@ -50,11 +50,13 @@ def check_regular(path: Path, limit: int | None = None) -> int:
         its size in bytes
 
     Raises:
-        FileError: there is none, it is something else than a regular file, or larger.
+        FileError: there is none, it is something else than a regular file, larger or unreadable.
     """
     try:
         str(path).encode()  # libraries take no other
         status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            path.open("rb").close()
     except FileNotFoundError as error:
         raise FileError(path, "expected a file, found none") from error
     except OSError as error:
