@@ -61,8 +61,8 @@ def check_regular(path: Path, limit: int | None = None) -> int:
         raise FileError(path, "expected a file, found none") from error
     except OSError as error:
         raise FileError(path, f"expected a readable file: {error.strerror}") from error
-    except ValueError as error:  # or NUL in the path
-        raise FileError(path, f"expected a path in UTF-8: {error}") from error
+    except ValueError as error:
+        raise FileError(path, "expected a path in UTF-8, without NUL") from error
     if not stat.S_ISREG(status.st_mode):
         kinds = (name for name, is_kind in _KINDS.items() if is_kind(status.st_mode))
         raise FileError(path, f"expected a regular file, found {next(kinds, 'another kind')}")
