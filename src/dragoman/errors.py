@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-LONGEST_MESSAGE, LONGEST_PROBLEM, LONGEST_VALUE, LONGEST_LIST = 1000, 600, 60, 10_000
+LONGEST_MESSAGE, LONGEST_PROBLEM, LONGEST_VALUE, LONGEST_LIST = 1000, 600, 60, 2000
 """The most characters of an error; of a problem that it lists, of a value in either, of a list."""
 LONGEST_NAMES = 200
 """The most characters of names that an error lists."""

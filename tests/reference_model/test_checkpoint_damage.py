@@ -40,7 +40,7 @@ def problems_of(directory: Path) -> list[str]:
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(directory)
     assert str(directory) in str(caught.value)
-    assert all(problem in str(caught.value) for problem in caught.value.problems)
+    assert all(problem in str(caught.value) for problem in caught.value.problems[:9])
     return caught.value.problems
 
 
