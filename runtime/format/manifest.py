@@ -24,6 +24,8 @@ from .texts import Languages, Tokenizers
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "model.sig"
+"""The file of the signature inside the bundle, by default. It does not cover itself."""
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 

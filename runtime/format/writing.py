@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dragoman.errors import DragomanError, refuse_existing
+from dragoman.files.regular_files import FileError
 from dragoman.files.strict_json import read_json_object
 
 from .bundle import Bundle
 from .known_answers import KNOWN_ANSWERS_FILE, KnownAnswers
-from .manifest import MANIFEST_FILE, FileRecord, Manifest, TensorRTEngines
+from .manifest import MANIFEST_FILE, SIGNATURE_FILE, FileRecord, Manifest, TensorRTEngines
 from .parity import Parity
 from .plain_data import to_plain
 
@@ -114,8 +115,17 @@ class ScratchWriter(BundleWriter):
         return Bundle(self.directory, manifest)
 
 
-def _is_bundle(directory: Path) -> bool:
-    return not any(directory.iterdir()) or (directory / MANIFEST_FILE).is_file()
+def _not_of_bundle(directory: Path) -> Iterator[Path]:
+    """Yield what a directory has that Dragoman, or a killed process of it, writes in no bundle."""
+    ours = set[str]()
+    with contextlib.suppress(FileError, LookupError, TypeError):
+        manifest = read_json_object(directory / MANIFEST_FILE)
+        if manifest["schema_version"] and manifest["graphs"]:
+            ours = {MANIFEST_FILE, SIGNATURE_FILE, *(file["path"] for file in manifest["files"])}
+    for path in directory.rglob("*"):
+        name = path.relative_to(directory).as_posix().removesuffix(".partial")
+        if name not in ours and (path.is_symlink() or not path.is_dir()):
+            yield path
 
 
 @contextlib.contextmanager
@@ -124,7 +134,7 @@ def new_directory(
     *,
     overwrite: bool = False,
     kind: str = "bundle",
-    is_one: Callable[[Path], bool] = _is_bundle,
+    foreign: Callable[[Path], Iterator[Path]] = _not_of_bundle,
 ) -> Iterator[Path]:
     """Yield a directory that becomes `destination` if the block ends without an exception.
 
@@ -132,9 +142,10 @@ def new_directory(
     to it, and is removed unless the process is killed.
 
     Args:
-        is_one: returns whether a directory is of that kind or empty, and may be replaced
+        foreign: yields what a directory has that one of that kind has not; only one without may be
+            replaced
     """
-    check_destination(destination, overwrite, kind, is_one)
+    check_destination(destination, overwrite, kind, foreign)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
@@ -149,7 +160,7 @@ def new_directory(
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-        check_destination(destination, overwrite, kind, is_one)
+        check_destination(destination, overwrite, kind, foreign)
         _replace(partial, destination, overwrite)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -207,14 +218,14 @@ def check_destination(
     destination: Path,
     overwrite: bool,
     kind: str = "bundle",
-    is_one: Callable[[Path], bool] = _is_bundle,
+    foreign: Callable[[Path], Iterator[Path]] = _not_of_bundle,
 ) -> None:
     """Check that a destination can be written: it is new or, to `overwrite`, of the same kind."""
     refuse_existing(destination, overwrite)
     if not overwrite or not destination.exists():
         return
-    if not destination.is_dir() or not is_one(destination):
-        raise DragomanError(f"{destination} exists and is not a {kind}: it will not be replaced")
+    for found in foreign(destination) if destination.is_dir() else [destination]:
+        raise DragomanError(f"{found} is not part of a {kind}: {destination} will not be replaced")
 
 
 def _replace(partial: Path, destination: Path, overwrite: bool) -> None:

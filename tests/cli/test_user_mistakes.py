@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -128,19 +129,31 @@ def test_the_output_exists(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("Once", encoding="utf-8")
     message = error_of(dragoman(command, checkpoint, "-o", tmp_path / "thesis", "--force"))
-    assert "is not a bundle: it will not be replaced" in message
+    assert f"chapter1.tex is not part of a bundle: {tmp_path}/thesis will not be" in message
     assert (tmp_path / "thesis" / "chapter1.tex").read_text(encoding="utf-8") == "Once"
 
 
 def test_force_replaces_a_bundle(
     dragoman: Dragoman, checkpoint: Path, bundle_copy: Path, copied_export: None
 ) -> None:
-    (bundle_copy / "old").write_text("old", encoding="utf-8")
+    (bundle_copy / "model.sig").write_text("old", encoding="utf-8")
     outcome = dragoman("export", checkpoint, "-o", bundle_copy, "--force")
     assert outcome.returncode == 0, outcome.stderr
-    assert not (bundle_copy / "old").exists()
+    assert not (bundle_copy / "model.sig").exists()
     assert (bundle_copy / "manifest.json").exists()
     assert [path.name for path in bundle_copy.parent.iterdir()] == ["copy"]
+
+
+@pytest.mark.parametrize("command", ["export", "build"])
+@pytest.mark.parametrize("output", ["copy/source", "copy"])
+def test_force_replaces_neither_the_checkpoint_nor_what_it_lies_in(
+    dragoman: Dragoman, checkpoint: Path, bundle_copy: Path, command: str, output: str
+) -> None:
+    source = Path(shutil.copytree(checkpoint, bundle_copy / "source"))
+    output = str(bundle_copy.parent / output)
+    message = error_of(dragoman(command, source, "-o", output, "--force"))
+    assert message.startswith(f"Error: {source}/") and "is not part of a bundle" in message
+    assert {path.name for path in source.iterdir()} == {path.name for path in checkpoint.iterdir()}
 
 
 def test_more_tokens_than_positions(dragoman: Dragoman, bundle: Path) -> None:

@@ -75,7 +75,7 @@ def write_repository(
             )
     manifests = {name: read_bundle(path).manifest for name, path in directories.items()}
     with new_directory(
-        destination, overwrite=overwrite, kind="model repository", is_one=is_repository
+        destination, overwrite=overwrite, kind="model repository", foreign=not_of_repository
     ) as directory:
         for name, bundle in directories.items():
             version = directory / name / VERSION
@@ -97,9 +97,9 @@ def _copy(directory: Path, destination: Path) -> None:
             shutil.copyfile(path, copied)
 
 
-def is_repository(directory: Path) -> bool:
-    """Return whether a directory holds only what `write_repository` wrote."""
-    return all(_is_ours(path / CONFIG_FILE) for path in directory.iterdir())
+def not_of_repository(directory: Path) -> Iterator[Path]:
+    """Yield what a directory has that `write_repository` did not write."""
+    return (path for path in directory.iterdir() if not _is_ours(path / CONFIG_FILE))
 
 
 def _is_ours(config: Path) -> bool:

@@ -17,12 +17,10 @@ from dragoman.files.regular_files import FileError
 from dragoman.files.strict_json import read_json
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import read_bundle
+from dragoman.runtime.format.manifest import SIGNATURE_FILE
 
 if TYPE_CHECKING:
     from model_signing.hashing import Config as HashingConfig
-
-SIGNATURE_FILE = "model.sig"
-"""The file of the signature inside the bundle, by default. It does not cover itself."""
 
 _KEY, _CERTIFICATE = "publicKey", "x509CertificateChain"
 _LONGEST_REASON = 400

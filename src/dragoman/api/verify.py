@@ -18,14 +18,14 @@ from dragoman.runtime.backends.machine import Machine
 from dragoman.runtime.backends.tensorrt.engines import usable_package
 from dragoman.runtime.format.bundle import Bundle, read_bundle, read_known_answers
 from dragoman.runtime.format.known_answers import KnownAnswers
-from dragoman.runtime.format.manifest import TensorRTEngines
+from dragoman.runtime.format.manifest import SIGNATURE_FILE, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.loading import conclude, machine_of
 from dragoman.runtime.oracle_comparison import compare_with_oracle, unloaded
 from dragoman.verification.verdict import describe_failure
 
 from .preflight import check_comparison, check_inputs
-from .signatures import SIGNATURE_FILE, is_signed
+from .signatures import is_signed
 
 if TYPE_CHECKING:
     from dragoman.export.checkpoints import OpenedCheckpoint

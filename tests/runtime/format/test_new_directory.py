@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -110,12 +111,51 @@ def test_only_bundles_are_ever_replaced(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("n")
     for name in ("home", "note"):
         with (
-            pytest.raises(DragomanError, match="is not a bundle: it will not be replaced"),
+            pytest.raises(DragomanError, match=f"is not part of a bundle: .*{name} will not be"),
             new_directory(tmp_path / name, overwrite=True),
         ):
             pytest.fail("the block ran")
     assert (tmp_path / "home" / "letter").read_text() == "dear"
     assert names_in(tmp_path) == ["home", "note"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "stranger"),
+    [
+        ({"name": "app", "icons": []}, "manifest.json"),
+        ({"schema_version": 1, "files": [{"path": "encoder.onnx"}]}, "encoder.onnx"),
+        ({}, "thesis/chapter1.tex"),
+        ({}, "link"),
+    ],
+)
+def test_a_bundle_with_other_files_is_not_replaced(
+    small_bundle: Path, manifest: dict[str, Any], stranger: str
+) -> None:
+    if manifest:
+        shutil.rmtree(small_bundle)
+    path = small_bundle / stranger
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to("/") if stranger == "link" else path.write_text("x")
+    if manifest:
+        (small_bundle / "manifest.json").write_text(json.dumps(manifest))
+    before = names_in(small_bundle)
+    with (
+        pytest.raises(DragomanError, match="is not part of a bundle"),
+        new_directory(small_bundle, overwrite=True),
+    ):
+        pytest.fail("the block ran")
+    assert names_in(small_bundle) == before
+
+
+def test_a_damaged_or_signed_bundle_is_replaced(small_bundle: Path) -> None:
+    text = (small_bundle / "manifest.json").read_text()
+    newer = json.loads(text) | {"schema_version": 99, "kind": "unheard of"}
+    (small_bundle / "manifest.json").write_text(json.dumps(newer))
+    for name in ("manifest.json.partial", "model.sig"):
+        (small_bundle / name).write_text("x")
+    with new_directory(small_bundle, overwrite=True) as directory:
+        (directory / "only").write_text("new")
+    assert names_in(small_bundle) == ["only"]
 
 
 def test_a_parent_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
