@@ -149,6 +149,7 @@ def new_directory(
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
+        old = partial.with_name(partial.name[:-1] + "~")  # no longer a name
         partial.mkdir()
     except OSError as error:
         raise DragomanError(
@@ -161,7 +162,9 @@ def new_directory(
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
         check_destination(destination, overwrite, kind, foreign)
-        _replace(partial, destination, overwrite)
+        if overwrite and destination.exists():
+            destination.rename(old)
+        partial.rename(destination)
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
@@ -169,7 +172,10 @@ def new_directory(
             f"cannot write {destination}: {error.strerror}; nothing was left behind"
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if old.exists() and not destination.exists():
+            old.rename(destination)
+        for path in (partial, old):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def record_parity(bundle: Bundle, parity: Parity) -> None:
@@ -226,18 +232,3 @@ def check_destination(
         return
     for found in foreign(destination) if destination.is_dir() else [destination]:
         raise DragomanError(f"{found} is not part of a {kind}: {destination} will not be replaced")
-
-
-def _replace(partial: Path, destination: Path, overwrite: bool) -> None:
-    old = None
-    if overwrite and destination.exists():
-        old = partial.with_name(partial.name + ".old")
-        destination.rename(old)
-    try:
-        partial.rename(destination)
-    except OSError:
-        if old is not None:
-            old.rename(destination)
-        raise
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)

@@ -96,6 +96,29 @@ def test_overwrite_replaces_a_bundle_completely(small_bundle: Path) -> None:
     assert names_in(small_bundle.parent) == [small_bundle.name]
 
 
+@pytest.mark.parametrize("renames", [1, 2])
+def test_an_interrupt_between_renames_leaves_the_old_or_the_new(
+    small_bundle: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    before, done, rename = names_in(small_bundle), list[Path](), Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        done.append(renamed)
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        new_directory(small_bundle, overwrite=True) as directory,
+    ):
+        (directory / "only").write_text("new")
+    assert names_in(small_bundle) == (before if renames == 1 else ["only"])
+    assert names_in(small_bundle.parent) == [small_bundle.name]
+
+
 def test_overwrite_accepts_an_empty_or_missing_directory(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new"):
