@@ -139,13 +139,14 @@ def new_directory(
     """Yield a directory that becomes `destination` if the block ends without an exception.
 
     Otherwise, or if the process dies, `destination` is unchanged. The partial directory lies next
-    to it, and is removed unless the process is killed.
+    to it, and is removed unless the process is killed. Of a link, what it leads to is replaced.
 
     Args:
         foreign: yields what a directory has that one of that kind has not; only one without may be
             replaced
     """
     check_destination(destination, overwrite, kind, foreign)
+    destination = Path(os.path.realpath(destination))
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         partial = destination.parent / f".{destination.name}.partial-{secrets.token_hex(4)}"
@@ -228,7 +229,7 @@ def check_destination(
 ) -> None:
     """Check that a destination can be written: it is new or, to `overwrite`, of the same kind."""
     refuse_existing(destination, overwrite)
-    if not overwrite or not destination.exists():
+    if not os.path.lexists(destination):
         return
     for found in foreign(destination) if destination.is_dir() else [destination]:
         raise DragomanError(f"{found} is not part of a {kind}: {destination} will not be replaced")

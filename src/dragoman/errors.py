@@ -177,7 +177,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     Raises:
         DragomanError: the path exists, and may not be overwritten.
     """
-    if path.exists() and not overwrite:
+    if not overwrite and (path.is_symlink() or path.exists()):
         raise DragomanError(
             f"{path} already exists: choose another name, or replace it with --force"
         )

@@ -181,6 +181,27 @@ def test_a_damaged_or_signed_bundle_is_replaced(small_bundle: Path) -> None:
     assert names_in(small_bundle) == ["only"]
 
 
+def test_what_a_link_leads_to_is_replaced(small_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(small_bundle)
+    with new_directory(tmp_path / "link", overwrite=True) as directory:
+        (directory / "only").write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert names_in(small_bundle) == ["only"]
+    assert names_in(tmp_path) == ["link", small_bundle.name]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path, target: str, overwrite: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with (
+        pytest.raises(DragomanError, match="not part of a bundle" if overwrite else "exists"),
+        new_directory(tmp_path / "link", overwrite=overwrite),
+    ):
+        pytest.fail("the block ran")
+    assert names_in(tmp_path) == ["link"]
+
+
 def test_a_parent_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     """A file in place of the parent directory, which, unlike permissions, stops root too."""
     (tmp_path / "file").write_text("x")
