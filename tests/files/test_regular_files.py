@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,11 @@ def test_a_regular_file_of_up_to_the_limit_is_read(tmp_path: Path) -> None:
         assert read_regular(tmp_path / name, 100) == bytes(100)
     path.write_bytes(b"")
     assert read_regular(path, 100) == b""
+
+
+def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert read_regular(tmp_path / "file", sys.maxsize - 1) == b"abc"
 
 
 def test_without_a_limit_the_memory_is_the_limit(tmp_path: Path) -> None:

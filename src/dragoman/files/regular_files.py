@@ -82,13 +82,15 @@ def read_regular(path: Path, limit: int) -> bytes:
     Raises:
         FileError: there is no such file, it is no regular file, is larger, or cannot be read.
     """
-    check_regular(path, limit)
+    size = check_regular(path, limit)
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(size + 1)
+            if len(data) > size:  # a file whose system does not know its size, or that grew
+                data += file.read(limit + 1 - len(data))
     except OSError as error:
         raise FileError(path, f"expected a readable file: {error.strerror}") from error
-    if len(data) > limit:  # a file whose system does not know its size, or that grew
+    if len(data) > limit:
         raise FileError(path, f"expected a file of at most {limit} bytes, found a longer one")
     return data
 
