@@ -143,14 +143,16 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory [B, K, D] to keys [B, H, K, Dh] and values [B, H, K, Dv]."""
-        return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
+        key = self._split_heads(self.key(memory), self.head_size)
+        return key, self._split_heads(self.value(memory), self.value_size)
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to keys [B, H, K, Dh] and values [B, H, K, Dv], [B, Q, D] -> [B, Q, D].
 
         The mask is that of `scaled_dot_product_attention`.
         """
-        heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
+        query = self._split_heads(self.query(x), self.head_size)
+        heads = self._attended(query, key, value, mask)
         return self.output(self._join_heads(heads, x))
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -163,10 +165,10 @@ class MultiHeadAttention(nn.Module):
 
     # Shapes are spelled out, since `flatten` and `unflatten` are exported as several operators.
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
+    def _split_heads(self, x: Tensor, size: int) -> Tensor:
+        """[B, K, H * size] -> [B, H, K, size]."""
         rows, length, _ = x.shape
-        return x.reshape(rows, length, self.num_heads, -1).transpose(1, 2)
+        return x.reshape(rows, length, self.num_heads, size).transpose(1, 2)
 
     def _join_heads(self, heads: Tensor, x: Tensor) -> Tensor:
         """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv], with the rows and queries of x."""

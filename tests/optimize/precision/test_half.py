@@ -66,12 +66,26 @@ def test_only_the_normalizer_of_the_vocabulary_stays_in_fp32(halved: Bundle) -> 
 
 
 def test_fp16_decodes_like_fp32(neutral: Bundle, optimize: Optimize) -> None:
+    """Up to the first two tokens whose logits are the same in fp16."""
     halved = load(optimize(neutral, "fp16", target="neutral").directory, threads=1)
-    expected = load(neutral.directory, threads=1).generate(SOURCES)
-    found = halved.generate(SOURCES)
-    assert [r.tokens for r in found] == [r.tokens for r in expected]
-    for a, b in zip(found, expected, strict=True):
-        assert a.log_probability == pytest.approx(b.log_probability, rel=0.01)
+    full = load(neutral.directory, threads=1)
+    apart = 0
+    pairs = zip(SOURCES, halved.generate(SOURCES), full.generate(SOURCES), strict=True)
+    for source, found, expected in pairs:
+        assert found.log_probability == pytest.approx(expected.log_probability, rel=0.01)
+        outputs = zip(found.tokens, expected.tokens, strict=True)
+        first = next((n for n, (a, b) in enumerate(outputs) if a != b), None)
+        if first is None:
+            continue
+        apart += 1
+        tied = [(source, list(result.tokens[: first + 1])) for result in (found, expected)]
+        ours, theirs = (
+            [scored.token_log_probabilities[first] for scored in model.score(tied)]
+            for model in (halved, full)
+        )
+        assert ours[0] == ours[1]
+        assert theirs[0] == pytest.approx(theirs[1], abs=2**-8)  # of logits from 2 to 4
+    assert apart <= 1
 
 
 def test_onnx_runtime_refuses_bf16_with_a_clear_error(neutral: Bundle, optimize: Optimize) -> None:
