@@ -48,9 +48,15 @@ def check(answer: httpx.Response, words: str) -> None:
         ({"shape": [2**70]}, "text: expected as many values as shape [1180591620717411303424] has"),
         ({"shape": [2**32, 2**32], "data": []}, "text: expected as many values as shape "),
         ({"shape": [0, 2**70], "data": []}, "text: expected a shape, found [0, 118059"),
-        ({"shape": [1] * 9}, "text: expected a shape of at most 8 sizes, found [1, 1, "),
-        ({"shape": [True]}, "text: expected a shape of at most 8 sizes, found [True]"),
-        ({"shape": [-1]}, "text: expected a shape of at most 8 sizes, found [-1]"),
+        (
+            {"shape": [1] * 9},
+            "text: expected a shape of at most 8 sizes, none negative, found [1, 1, ",
+        ),
+        (
+            {"shape": [True]},
+            "text: expected a shape of at most 8 sizes, none negative, found [True]",
+        ),
+        ({"shape": [-1]}, "text: expected a shape of at most 8 sizes, none negative, found [-1]"),
         ({"datatype": "FP32", "data": [1e300]}, "text: expected numbers of FP32: "),
         ({"datatype": "FP32", "data": [10**400]}, "text: expected numbers of FP32: "),
         (

@@ -176,7 +176,8 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
         )
     if not _is_shape(shape):
         raise TensorError(
-            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, found {shown(shape)}"
+            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, none negative, found "
+            f"{shown(shape)}"
         )
     parameters = data.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
