@@ -314,12 +314,11 @@ def token_ids(
         raise RejectedError(f"expected {or_text}a list of token ids: {error}") from error
     if ids.size == 0:
         return []
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+    tokens: list[int] = ids.tolist()
+    if ids.ndim != 1 or not all(type(token) is int for token in tokens):
         raise RejectedError(
-            f"expected {or_text}a one-dimensional array of integer token ids, found "
-            f"{ids.dtype} of shape {list(ids.shape)}"
+            f"expected {or_text}a one-dimensional array of integer token ids, found {shown(source)}"
         )
-    tokens = [int(i) for i in ids]
     if vocabulary is not None:
         check_ids(tokens, vocabulary)
     return tokens
