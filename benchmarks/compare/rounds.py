@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..machine import peak_memory_mb
 from ..processes import HERE, Child, Interpreter, ProcessError, call_in, reason
+from ..processes.memory import peak_memory_mb
 
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")

@@ -16,8 +16,9 @@ from dragoman.runtime.backends.cuda import Device, find_gpu
 from dragoman.runtime.backends.machine import describe_machine
 
 from ..bandwidth import Bandwidth, measure_bandwidth
-from ..machine import machine, memory_mb
+from ..machine import machine
 from ..models.shapes import SHAPES
+from ..processes.memory import memory_mb
 from .parts import command
 
 

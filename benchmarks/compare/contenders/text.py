@@ -17,11 +17,11 @@ import numpy as np
 
 from dragoman.errors import DragomanError
 
-from ...machine import peak_memory_mb
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Kind, Rows
 from ...processes import HERE, Interpreter
+from ...processes.memory import peak_memory_mb
 from ..rounds import Contender, Prepare, timed, unchanged
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 
 from dragoman.runtime.serving.arrangement import Arrangement
 
-from ...machine import memory_mb
 from ...processes import HERE, ProcessError, call_in
+from ...processes.memory import memory_mb
 from ..record import Row
 from ..rounds import Contender, Failure, prepare
 from ..task import Run

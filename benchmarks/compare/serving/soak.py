@@ -23,8 +23,8 @@ from typing import Any
 
 import click
 
-from ...machine import memory_mb
 from ...processes import HERE, ProcessError, call_in
+from ...processes.memory import memory_mb
 from .. import options
 from ..record import Record, Table
 from ..task import Options, Run, Task

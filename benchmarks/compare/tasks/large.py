@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ...machine import memory_mb
 from ...models.shapes import SHAPES, WHISPERS, describe
 from ...peers import ctranslate2_runtime, openvino, whisper
 from ...peers.interface import Batch
 from ...processes import HERE, Interpreter, ProcessError, call_in
+from ...processes.memory import memory_mb
 from .. import options
 from ..contenders import speech, text
 from ..record import Record, Row, Table, ranged, table_of
