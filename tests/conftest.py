@@ -39,10 +39,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _heed_interrupts() -> Iterator[None]:
-    """A shell starts background jobs deaf to SIGINT, and their children inherit it."""
+    """A shell starts background jobs deaf to SIGINT, nohup to SIGHUP, and their children, too."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, hung_up)
 
 
 @pytest.fixture(scope="session", autouse=True)

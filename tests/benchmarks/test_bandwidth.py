@@ -25,7 +25,7 @@ WEIGHTS = (
     6 * (16 * 16 + 16)  # self-attention's four projections, cross-attention's query and output
     + 2 * 16 * 24  # feed-forward
     + (24 + 16)
-    + 4 * 16  # three norms; two biases are part of the next layer's
+    + 6 * 16  # three norms
     + 19 * 16  # logits; rows of the embedding, which is the same table, are gathered
 )
 """Of the decoder's one layer of 16 with a feed-forward block of 24, and 19 tokens."""

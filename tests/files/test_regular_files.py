@@ -99,10 +99,8 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "file"
     path.touch()
 
-    def refuse(self: Path, *arguments: object) -> None:  # the user of the tests may read all
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
-
-    monkeypatch.setattr(Path, "open", refuse)
+    # The user of the tests may read all.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(FileError, match="expected a readable file: Permission denied"):
         check_regular(path)
 

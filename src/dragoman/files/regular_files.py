@@ -6,6 +6,7 @@ fill the memory.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -55,8 +56,8 @@ def check_regular(path: Path, limit: int | None = None) -> int:
     try:
         str(path).encode()  # libraries take no other
         status = path.stat()
-        if stat.S_ISREG(status.st_mode):
-            path.open("rb").close()
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError as error:
         raise FileError(path, "expected a file, found none") from error
     except OSError as error:
