@@ -52,6 +52,7 @@ def process_group() -> Iterator[None]:
     dist.init_process_group(backend, timeout=LONGEST_WAIT)
     try:
         yield
+        dist.barrier()  # a process that ends while another still works may abort
     finally:
         dist.destroy_process_group()
 
