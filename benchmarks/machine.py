@@ -1,7 +1,5 @@
 """Describes the machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

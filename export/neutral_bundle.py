@@ -1,7 +1,5 @@
 """A reference model -> a neutral bundle: its graphs, their weights, the tokenizers."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Callable, Sequence

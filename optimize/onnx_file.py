@@ -1,7 +1,5 @@
 """Optimizing any ONNX Transformer: fusing it to standard operators, then to those of a target."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path

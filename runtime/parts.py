@@ -1,7 +1,5 @@
 """What a loaded model is made of, by the kind of its bundle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

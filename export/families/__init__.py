@@ -4,8 +4,6 @@ Reading order: family, bart (the base of most), the other families, hugging_face
 state_dictionaries; ctranslate2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path

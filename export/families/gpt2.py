@@ -1,7 +1,5 @@
 """GPT-2 (Radford et al. 2019), a decoder-only model, in every size, and DistilGPT2."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ their token ids, which checkpoints without `tokenizer.json` do not store.
 """
 # ruff: noqa: SIM905
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """JSON files of checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The target cpu: ONNX Runtime's own operators that are fastest on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from dragoman.runtime.format.manifest import PassRecord, Precision

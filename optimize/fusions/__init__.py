@@ -1,7 +1,5 @@
 """Fusions of decomposed operators, as exporters write them, to standard ONNX operators."""
 
-from __future__ import annotations
-
 from ..graph_pass import GraphPass
 from .attention import ATTENTION, EXPAND_MASKS
 from .cleanup import CLEANUP, OPSET_PASS

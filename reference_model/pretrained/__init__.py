@@ -3,8 +3,6 @@
 The folders are the distribution dragoman-models: its `pyproject.toml` is here.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

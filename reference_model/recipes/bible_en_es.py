@@ -1,7 +1,5 @@
 """bible-en-es: English verses to Spanish ones, trained on two translations of the Bible."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """g2p-en: English words to phonemes without stress, trained on CMUdict."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """multi30k-en-de: English captions of photographs to German ones, trained on Multi30k."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """verses-en: a language model that continues English verses, trained on the World English Bible."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

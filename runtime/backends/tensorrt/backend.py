@@ -3,8 +3,6 @@
 Sizes of batches are rounded up, so that batches reuse execution contexts and captured graphs.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Sequence
 

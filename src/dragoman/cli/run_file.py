@@ -1,7 +1,5 @@
 """The command `dragoman run-file`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A pipe in place of a file would be waited for without end, and a sparse file of 
 fill the memory.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

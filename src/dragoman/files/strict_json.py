@@ -6,8 +6,6 @@ program would read another value, or fail later. Values nested so deeply that co
 would exhaust the stack are refused too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

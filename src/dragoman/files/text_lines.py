@@ -1,7 +1,5 @@
 """Converts lines of text to sources of a model, and outputs and names to lines."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Describes the first check that failed and the tolerance that would pass, or what was proved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context
 

@@ -1,7 +1,5 @@
 """The command `dragoman report`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Standard input, standard error and progress bars of the commands."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

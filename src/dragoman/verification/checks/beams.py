@@ -5,8 +5,6 @@ the bundle's own log-probabilities give, under the checkpoint's rules and length
 that are sampled from are compared by greedy decoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

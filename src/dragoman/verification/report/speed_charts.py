@@ -1,7 +1,5 @@
 """Draws latency and throughput of all bundles over batch sizes and lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
