@@ -182,7 +182,7 @@ def build(
     CHECKPOINT is a directory of Hugging Face, CTranslate2, Marian or Dragoman, the id of a model at
     the Hugging Face Hub, or a shipped model, such as g2p-en. OUTPUT appears only if the bundle
     computes what the model computes in PyTorch, on --inputs, held-out data, a spoken sentence or
-    random inputs; otherwise the exit status is 1. A closed standard output does not stop it.
+    random inputs; otherwise the exit status is 1.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
@@ -191,9 +191,8 @@ def build(
     """
 
     def compared(graphs: Bundle, parity: Parity) -> None:
-        with contextlib.suppress(OSError):  # of standard output, for what is printed at the end
-            print_passes(graphs.manifest.passes)
-            print_parity(parity)
+        print_passes(graphs.manifest.passes)
+        print_parity(parity)
 
     if refit is not None:
         if any(engine_values.values()):
