@@ -62,8 +62,7 @@ def test_control_c_while_waiting_for_a_line(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "messages"),
-    [("SIGINT", 130, ["Interrupted."]), ("SIGTERM", 143, []), ("SIGHUP", 129, [])],
+    ("name", "status", "messages"), [("SIGINT", 130, ["Interrupted."]), ("SIGTERM", 143, [])]
 )
 def test_a_signal_in_the_middle_of_a_build_leaves_nothing(
     spawn: Spawn, checkpoint: Path, tmp_path: Path, name: str, status: int, messages: list[str]
@@ -83,52 +82,6 @@ b.check_file = interrupted
     assert outcome.stderr.split() == messages
     assert outcome.stdout == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_signals_while_it_cleans_up(spawn: Spawn, checkpoint: Path, tmp_path: Path) -> None:
-    """The first comes as the neutral graphs are removed; the others, as what remains is."""
-    prelude = """
-import os, shutil, signal
-rmtree = shutil.rmtree
-def interrupted(path, *more, **options):
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if ".out" in str(path) else ():
-        os.kill(os.getpid(), number)
-    rmtree(path, *more, **options)
-shutil.rmtree = interrupted
-"""
-    outcome = spawn("build", checkpoint, "-o", tmp_path / "out", "--limit", 1, prelude=prelude)
-    assert (outcome.returncode, outcome.stderr) == (143, "")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "raised", "status", "message"),
-    [
-        ("rich.console", "KeyboardInterrupt", 130, "Interrupted."),
-        ("rich.console", "MemoryError", 2, "Error: out of memory"),
-        ("dragoman.cli.inspect", "MemoryError('for 3 GB')", 2, "Error: out of memory: for 3 GB"),
-    ],
-)
-def test_an_end_while_modules_are_imported(
-    spawn: Spawn, bundle: Path, name: str, raised: str, status: int, message: str
-) -> None:
-    prelude = f"""
-class Finder:
-    def find_spec(self, name, *more):
-        if name == {name!r}:
-            raise {raised}
-sys.meta_path.insert(0, Finder())
-"""
-    outcome = spawn("inspect", bundle, prelude=prelude)
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (status, "", f"{message}\n")
-
-
-@pytest.mark.parametrize("command", ["run", "inspect"])
-def test_standard_output_that_is_closed(bundle: Path, command: str) -> None:
-    texts = ["need"] if command == "run" else []
-    words = [sys.executable, "-m", "dragoman", command, str(bundle), *texts]
-    done = subprocess.run(["/bin/sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=PIPE)
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -22,6 +23,7 @@ from .shared.terminal import notify
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("numpy", "packaging", "tokenizers"), ()),
@@ -179,6 +181,8 @@ def _log_messages() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
     try:
         status = cli.main(prog_name="dragoman", standalone_mode=False)
