@@ -3,6 +3,8 @@
 A reservation keeps its address until it must grow, so that captured graphs can be launched again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import re
