@@ -22,7 +22,6 @@ from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, m
 
 from .shared.options import PATH, bundle_argument, json_option
 from .shared.tables import engine_table, verdict
-from .shared.terminal import notify
 
 
 @click.command()
@@ -61,10 +60,9 @@ def inspect(
             raise click.UsageError("--json: expected without --polygraphy")
         written = api.write_polygraphy(bundle, polygraphy, graphs=graphs, inputs=inputs)
         steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
-        notify(
+        click.echo(
             f"Wrote {polygraphy}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows"
-            f"{steps if written.steps else ''}. Next: sh {polygraphy}/commands.sh",
-            err=False,
+            f"{steps if written.steps else ''}. Next: sh {polygraphy}/commands.sh"
         )
         return
     if graphs is not None or inputs is not None:

@@ -238,7 +238,7 @@ def build(
         next_command = f"dragoman inspect {output}"
     if built.not_run is not None:
         next_command = f"dragoman verify {output}, on the GPU of its engines"
-    notify(f"Built {output}, parity passed{when}. Next: {next_command}", err=False)
+    click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 
 
 def _print_engines(built: BuiltBundle) -> None:
@@ -283,7 +283,7 @@ def export(checkpoint: str, output: Path, with_attention: bool, force: bool, **g
         checkpoint if given["revision"] is None else f"{checkpoint} --revision {given['revision']}"
     )
     model += "".join(f" --adapter {adapter}" for adapter in given["adapters"])
-    notify(f"Exported {output}, not verified. Next: dragoman verify {output} {model}", err=False)
+    click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")
 
 
 @click.command(cls=SectionedCommand)
@@ -366,4 +366,4 @@ def optimize(
         note = f"{refused:,} nodes were left unchanged, see above" if refused else ""
     if report is not None:
         write_text(report, json.dumps([to_plain(r) for r in records], indent=1) + "\n")
-    notify(f"Optimized {output}{', ' if note else ''}{note}", err=False)
+    click.echo(f"Optimized {output}{', ' if note else ''}{note}")

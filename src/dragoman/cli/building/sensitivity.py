@@ -80,12 +80,11 @@ def sensitivity(
     best = found.best
     if best is not None:
         names = " ".join(f"--keep-fp32 {p.name}" for p in found.worst[: best.count])
-        notify(
-            f"Next: dragoman build {checkpoint} -o ... --precision {found.precision} {names}",
-            err=False,
+        click.echo(
+            f"Next: dragoman build {checkpoint} -o ... --precision {found.precision} {names}"
         )
     if output is not None:
-        notify(f"Wrote {output}", err=False)
+        click.echo(f"Wrote {output}")
 
 
 def _print(found: Sensitivity) -> None:
