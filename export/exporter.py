@@ -124,11 +124,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
 
 
 def _translated(program: ExportedProgram, shapes: tuple[Any, ...], spec: GraphSpec) -> ir.Model:
-    """Translate a traced graph to ONNX.
-
-    `torch.onnx.export` traces each program once more to decompose its operators, which takes about
-    as long as all else, but translates nearly all operators of our graphs as they are.
-    """
+    # Another trace, to decompose operators, would take as long as all else.
     translate = partial(
         torch.onnx.export,
         program,
@@ -152,7 +148,6 @@ def _translated(program: ExportedProgram, shapes: tuple[Any, ...], spec: GraphSp
 
 
 def _cast(self: Any, dtype: int) -> Any:
-    """Translate `aten.to.dtype`, whose arguments have these names."""
     return op.Cast(self, to=dtype)
 
 

@@ -263,21 +263,20 @@ def onnx_attention(
 @contextlib.contextmanager
 def exporting(model: nn.Module) -> Iterator[None]:
     """Replace attention by ONNX operators, and turn off training and dropout, within the block."""
-    training = {module: module.training for module in model.modules()}
-    dropouts = {module: module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+    before = [(module, module.training, getattr(module, "p", 0.0)) for module in model.modules()]
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     originals = [attention.attend for attention in attentions]
     for attention in attentions:
         attention.attend = onnx_attention
-    for dropout in dropouts:  # names of values would depend on it
-        dropout.p = 0
-    model.eval()
+    for module in model.eval().modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0  # names of values would depend on it
     try:
         yield
     finally:
         for attention, attend in zip(attentions, originals, strict=True):
             attention.attend = attend
-        for dropout, share in dropouts.items():
-            dropout.p = share
-        for module, mode in training.items():
+        for module, mode, share in before:
             module.training = mode
+            if isinstance(module, nn.Dropout):
+                module.p = share

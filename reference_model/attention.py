@@ -143,16 +143,14 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory [B, K, D] to keys [B, H, K, Dh] and values [B, H, K, Dv]."""
-        key = self._split_heads(self.key(memory), self.head_size)
-        return key, self._split_heads(self.value(memory), self.value_size)
+        return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to keys [B, H, K, Dh] and values [B, H, K, Dv], [B, Q, D] -> [B, Q, D].
 
         The mask is that of `scaled_dot_product_attention`.
         """
-        query = self._split_heads(self.query(x), self.head_size)
-        heads = self._attended(query, key, value, mask)
+        heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
         return self.output(self._join_heads(heads, x))
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -165,15 +163,13 @@ class MultiHeadAttention(nn.Module):
 
     # Shapes are spelled out, since `flatten` and `unflatten` are exported as several operators.
 
-    def _split_heads(self, x: Tensor, size: int) -> Tensor:
-        """[B, K, H * size] -> [B, H, K, size]."""
-        rows, length, _ = x.shape
-        return x.reshape(rows, length, self.num_heads, size).transpose(1, 2)
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _join_heads(self, heads: Tensor, x: Tensor) -> Tensor:
         """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv], with the rows and queries of x."""
-        rows, queries, _ = x.shape
-        return heads.transpose(1, 2).reshape(rows, queries, self.num_heads * self.value_size)
+        return heads.transpose(1, 2).reshape(*x.shape[:2], self.num_heads * self.value_size)
 
 
 class CrossAttention(MultiHeadAttention):

@@ -193,10 +193,7 @@ def refuse_unwritable(path: Path) -> None:
     if not directory.is_dir():
         raise DragomanError(f"cannot write {path}: {directory} is not a directory")
     try:
-        str(path).encode()
         tempfile.TemporaryFile(dir=directory).close()
-    except UnicodeEncodeError as error:
-        raise DragomanError(f"cannot write {path}: expected a path in UTF-8") from error
     except OSError as error:
         raise DragomanError(f"cannot write {path}: {directory}: {error.strerror}") from error
 
