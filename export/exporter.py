@@ -97,7 +97,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     spec = graph_spec(model, name)
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
-    axes: list[Any] = [  # with a minimum, since torch takes one less than 2 for another case
+    axes: list[Any] = [  # one less than 2 would be another case
         {
             n: Dim(d, min=min(3, TRACED_SIZES[d]))
             for n, d in enumerate(tensor.shape)

@@ -161,14 +161,14 @@ class MultiHeadAttention(nn.Module):
             return self.dropout(attention_weights(query, key, mask, self.scale)) @ value
         return self.attend(query, key, value, mask, self.scale)
 
-    # Shapes are spelled out, since `flatten` and `unflatten` are exported as several operators.
+    # `flatten` and `unflatten` are exported as several operators.
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
         return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
 
     def _join_heads(self, heads: Tensor, x: Tensor) -> Tensor:
-        """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv], with the rows and queries of x."""
+        """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv] for x [B, Q, D]."""
         return heads.transpose(1, 2).reshape(*x.shape[:2], self.num_heads * self.value_size)
 
 

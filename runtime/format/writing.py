@@ -116,7 +116,7 @@ class ScratchWriter(BundleWriter):
 
 
 def _not_of_bundle(directory: Path) -> Iterator[Path]:
-    """Yield what a directory has that Dragoman, or a killed process of it, writes in no bundle."""
+    """Yield what a directory has that Dragoman writes in no bundle."""
     ours = set[str]()
     with contextlib.suppress(FileError, LookupError, TypeError):
         manifest = read_json_object(directory / MANIFEST_FILE)
@@ -142,8 +142,7 @@ def new_directory(
     to it, and is removed unless the process is killed. Of a link, what it leads to is replaced.
 
     Args:
-        foreign: yields what a directory has that one of that kind has not; only one without may be
-            replaced
+        foreign: yields what a directory of that kind has not, which is not replaced
     """
     check_destination(destination, overwrite, kind, foreign)
     destination = Path(os.path.realpath(destination))
