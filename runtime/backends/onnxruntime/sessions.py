@@ -3,6 +3,8 @@
 ONNX Runtime's exceptions share only the base Exception; they are converted here.
 """
 
+from __future__ import annotations
+
 import ctypes
 import mmap
 import os
