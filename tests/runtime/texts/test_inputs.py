@@ -65,7 +65,7 @@ def test_no_tokens_give_an_empty_result(ids_model: Model, source: Source) -> Non
     assert list(ids_model.stream(source)) == []
 
 
-@pytest.mark.parametrize("bad", [17, -1, 10**6, 2**31, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("bad", [17, -1, 10**6, 2**31, 2**63 - 1, -(2**63), 2**70])
 def test_an_id_outside_the_vocabulary_is_named(ids_model: Model, bad: int) -> None:
     expected = f"expected token ids in [0, 17), found {bad}"
     assert rejection(ids_model, [3, bad, 4]) == expected
