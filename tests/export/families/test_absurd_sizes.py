@@ -255,7 +255,7 @@ def test_tables_are_computed_once_their_width_is_known(name: str, tmp_path: Path
     write_hugging_face(directory, CONFIGS[name])
     wide = {"d_model": 512, "max_position_embeddings": 100_000}
     (directory / "config.json").write_text(json.dumps(CONFIGS[name] | wide))
-    with pytest.raises(DragomanError, match=r"must have shape \[19, 512\], found \[19, 8\]"):
+    with pytest.raises(DragomanError, match=r"must have shape \[512\], found \[8\]"):
         read_checkpoint(directory)
 
 
