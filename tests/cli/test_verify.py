@@ -138,7 +138,7 @@ def test_references_are_shown_recorded_and_inspected(
     file = references_file(tmp_path, "dragoman\tD R AE G AH M AH N", "need\tN IY D\tN")
     outcome = dragoman("verify", unverified, checkpoint, "--references", file)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    assert "nats per token of 3 references" in " ".join(outcome.stdout.replace("│", " ").split())
+    assert "nats a token of 3 references" in " ".join(outcome.stdout.replace("│", " ").split())
     parity = record(unverified)
     assert parity is not None and parity.references is not None
     found = parity.references
@@ -194,8 +194,8 @@ def test_metrics_judge_what_references_there_are(
     assert [task.metric for task in parity.tasks] == ["chrF", "exact match"]
     assert all(task.bundle == task.oracle and task.pairs == 9 for task in parity.tasks)
     shown = " ".join(outcome.stdout.replace("│", " ").split())
-    assert f"chrF of 9 texts {parity.tasks[0].bundle:.2f}, oracle" in shown
-    assert f"perplexity {math.exp(parity.references.bundle):.4g}, oracle" in shown
+    assert f"chrF of 9 texts {parity.tasks[0].bundle:.2f}, trained model" in shown
+    assert f"perplexity {math.exp(parity.references.bundle):.4g}, trained model" in shown
 
 
 def test_a_bundle_with_worse_outputs_fails_its_task(

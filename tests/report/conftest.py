@@ -25,6 +25,7 @@ from dragoman.runtime.format.parity import (
     TensorParity,
     TokenParity,
 )
+from dragoman.verification.parity_rows import parity_rows, verdict_of
 from dragoman.verification.report.contents import (
     AttentionExample,
     BundleReport,
@@ -36,7 +37,6 @@ from dragoman.verification.report.contents import (
     Timing,
     Training,
 )
-from dragoman.verification.report.parity_rows import checks_of, verdict_of
 from dragoman.verification.sensitivity import (
     Effect,
     Keeping,
@@ -68,6 +68,7 @@ def parity(*, passed: bool = True, divergences: int = 3) -> Parity:
             identical=100 - divergences,
             divergences=tuple(divergence(n) for n in range(divergences)),
             passed=passed,
+            allowed_margin=2.1,
         ),
         tasks=(TaskParity("word error", 0.3127, 0.3144, True),),
         references=ReferenceParity("held_out.tsv", 41, 299, 0.22681, 0.22713, 0.08, True),
@@ -182,7 +183,7 @@ def bundle_report(label: str = "g2p-int8", found: Parity | None = None) -> Bundl
         name="g2p-en",
         target="cpu",
         precision="int8",
-        verdict=verdict_of("g2p-en in int8 for target cpu", "int8", found, "bundles/g2p-int8", 2.1),
+        verdict=verdict_of("g2p-en in int8 for target cpu", "int8", found, "bundles/g2p-int8"),
         facts=(Fact("model", "g2p-en"), Fact("note", HOSTILE)),
         architecture={"d_model": 160, "head": None},
         tool_versions={"torch": "2.13.0"},
@@ -201,7 +202,7 @@ def bundle_report(label: str = "g2p-int8", found: Parity | None = None) -> Bundl
         training=training(),
         parity=found,
         tasks=found.tasks,
-        checks=checks_of(found, 2.1),
+        checks=parity_rows(found),
         explained_margin=2.1,
         passes=(
             PassRecord("attention", "encoder", 4, (), 134, 101, 3.3e-7, 1e-5),

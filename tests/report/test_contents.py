@@ -21,10 +21,15 @@ from dragoman.runtime.format.parity import (
     VectorParity,
     describe_random,
 )
-from dragoman.verification.report.contents import counted, figure
+from dragoman.verification.parity_rows import (
+    figure,
+    parity_rows,
+    rows_of_engines,
+    verdict_of,
+)
+from dragoman.verification.report.contents import counted
 from dragoman.verification.report.gathering import licences_in, training_of
 from dragoman.verification.report.page import parted
-from dragoman.verification.report.parity_rows import checks_of, checks_of_engines, verdict_of
 from dragoman.verification.verdict import describe_failure
 
 from .conftest import parity
@@ -33,7 +38,7 @@ WHAT = "m in int8 for target cpu"
 
 
 def test_a_passed_verdict() -> None:
-    verdict = verdict_of(WHAT, "int8", parity(), "bundles/m", 2.1)
+    verdict = verdict_of(WHAT, "int8", parity(), "bundles/m")
     assert verdict.state == "passed"
     assert verdict.sentence == (
         "m in int8 for target cpu computes what the trained model computes, as far as int8 allows: "
@@ -42,11 +47,11 @@ def test_a_passed_verdict() -> None:
         "31.27%), references have 0.2271 nats a token (to the trained model 0.2268) (compared on "
         "held_out.tsv, 100 lines)."
     )
-    assert "as far as" not in verdict_of(WHAT, "fp32", parity(), "", None).sentence
+    assert "as far as" not in verdict_of(WHAT, "fp32", parity(), "").sentence
 
 
 def test_a_verdict_on_graphs_says_that_engines_were_not_run() -> None:
-    verdict = verdict_of("m", "fp16", parity(), "bundles/m", 2.1, unrun=True)
+    verdict = verdict_of("m", "fp16", parity(), "bundles/m", unrun=True)
     assert verdict.state == "passed"
     assert verdict.sentence.endswith(
         "This holds for the graphs of its engines; the engines were not run."
@@ -59,28 +64,27 @@ def test_limits_without_a_rounded_oracle_are_shown() -> None:
     assert found.distributions is not None
     distributions = dataclasses.replace(found.distributions, rounded=None, passed=False)
     found = dataclasses.replace(found, passed=False, distributions=distributions)
-    row = next(row for row in checks_of_engines(found) if "nats a token" in row.what)
+    row = next(row for row in rows_of_engines(found) if "nats a token" in row.what)
     assert (row.what, row.allowed) == ("engines: distributions, nats a token", "0.00029")
     assert ", allowed 0.000292; a tolerance of" in describe_failure(found)
 
 
 def test_a_failed_verdict_says_what_failed() -> None:
     found = parity(passed=False)
-    verdict = verdict_of(WHAT, "int8", found, "bundles/m", 2.1)
+    verdict = verdict_of(WHAT, "int8", found, "bundles/m")
     assert verdict.state == "failed"
     assert verdict.sentence.endswith(
-        "Greedy outputs: found 97 of 100 identical, largest margin 0.3, allowed margins up to 2.1."
+        "Greedy outputs: found 97 of 100 identical; largest margin lost 0.3 (held_out.tsv, line 7, "
+        "step 2: token 3 for 27), allowed margins up to 2.1."
     )
     assert found.distributions is not None
     distributions = dataclasses.replace(found.distributions, passed=False)
-    verdict = verdict_of(
-        WHAT, "int8", dataclasses.replace(found, distributions=distributions), "", None
-    )
+    verdict = verdict_of(WHAT, "int8", dataclasses.replace(found, distributions=distributions), "")
     assert "Distributions, nats a token: found mean 5.9e-5 (" in verdict.sentence
 
 
 def test_a_verdict_without_parity_says_how_to_get_one() -> None:
-    verdict = verdict_of(WHAT, "int8", None, "bundles/m", None)
+    verdict = verdict_of(WHAT, "int8", None, "bundles/m")
     assert verdict.state == "not verified"
     assert "run dragoman verify bundles/m CHECKPOINT" in verdict.sentence
 
@@ -100,7 +104,7 @@ def test_a_verdict_without_parity_says_how_to_get_one() -> None:
 )
 def test_random_inputs_are_named(inputs: str, random: bool) -> None:
     found = dataclasses.replace(parity(), inputs=inputs)
-    sentence = verdict_of(WHAT, "int8", found, "", None).sentence
+    sentence = verdict_of(WHAT, "int8", found, "").sentence
     assert ("which say nothing about quality" in sentence) == random
 
 
@@ -111,10 +115,10 @@ def test_a_row_for_each_comparison() -> None:
         vectors=VectorParity(40, Cosines(0.999812, 0.9921), Cosines(0.9997, 0.99), 0.98, False),
         ranks=RankParity(40, 1560, Ranks(0.91234, 0.99876), Ranks(0.9, 0.99)),
     )
-    rows = {check.what: check for check in checks_of(found, 2.1)}
+    rows = {check.what: check for check in parity_rows(found)}
     assert list(rows) == [
-        "cross keys and values, the worst: cross_value_1, largest difference",
-        "logits, largest difference",
+        "cross keys and values, the worst: cross_value_1",
+        "logits",
         "distributions, nats a token",
         "the same most probable choice",
         "cosines of 40 embeddings",
@@ -124,14 +128,18 @@ def test_a_row_for_each_comparison() -> None:
         "word error",
         "nats a token of 41 references",
     ]
-    assert [what for what, check in rows.items() if not check.passed] == [
-        "cosines of 40 embeddings"
+    assert [check.state for check in rows.values()] == [
+        *["passed"] * 4,
+        *("failed", "stated"),
+        *["passed"] * 4,
     ]
     assert rows["cosines of 40 embeddings"].found == "mean 0.999812, smallest 0.992100"
     order = rows["order of 1,560 documents in 40 lists"]
     assert order.found == "Kendall's tau 0.9123, NDCG@10 0.9988"
-    assert order.allowed == "not judged (rounding alone 0.9000, 0.9900)"
-    assert rows["best of 4 beams"].found == "7 of 8 identical, 1 as good"
+    assert order.allowed == "rounding alone 0.9000, 0.9900"
+    assert rows["best of 4 beams"].found == (
+        "7 of 8 identical, 1 as good; scores differ by 1e-6, from own scores by 1e-6"
+    )
     assert rows["word error"].found == "31.44%, trained model 31.27%"
 
 
@@ -139,7 +147,7 @@ def test_a_tensor_that_fails_fails_its_row() -> None:
     """Also if another one is further off."""
     found = parity()
     first = dataclasses.replace(found.tensors[0], tolerance=1e-4, passed=False, positions_beyond=3)
-    row = checks_of(dataclasses.replace(found, tensors=(first, *found.tensors[1:])))[0]
+    row = parity_rows(dataclasses.replace(found, tensors=(first, *found.tensors[1:])))[0]
     assert not row.passed and "more than allowed at 3 of 300 positions" in row.found
 
 
@@ -149,10 +157,13 @@ def test_what_parity_allows_of_tokens_and_decides_of_them() -> None:
     tokens = dataclasses.replace(
         found.tokens, one_pass=one_pass, expected_identical=98.0, least_identical=71
     )
-    rows = {check.what: check for check in checks_of(dataclasses.replace(found, tokens=tokens), 2)}
-    assert rows["greedy outputs"].allowed == "at least 71 identical, margins up to 2"
+    rows = {check.what: check for check in parity_rows(dataclasses.replace(found, tokens=tokens))}
+    assert rows["greedy outputs"].allowed == "at least 71 identical, margins up to 2.1"
     own = rows["tokens of 100 outputs that the bundle's own scores choose"]
-    assert (own.found, own.state) == ("466 of 466", "passed")
+    assert (own.found, own.state) == (
+        "466 of 466; log-probabilities 0.01 apart",
+        "passed",
+    )
 
 
 def test_what_is_undecided_is_not_said_to_have_passed() -> None:
@@ -166,11 +177,11 @@ def test_what_is_undecided_is_not_said_to_have_passed() -> None:
             dataclasses.replace(task, allowed=0.001, pairs=80, undecided=True, more_inputs=900),
         ),
     )
-    rows = {check.what: check for check in checks_of(undecided)}
-    for what in ("greedy outputs", "best of 4 beams", "word error"):
+    rows = {check.what: check for check in parity_rows(undecided)}
+    for what in ("greedy outputs", "best of 4 beams", "word error of 80 texts"):
         assert rows[what].state == "undecided"
-    assert rows["word error"].found.endswith("; about 900 more texts would decide")
-    sentence = verdict_of(WHAT, "int8", undecided, "", None).sentence
+    assert rows["word error of 80 texts"].found.endswith("; about 900 more texts would decide")
+    sentence = verdict_of(WHAT, "int8", undecided, "").sentence
     assert "none of 100 greedy outputs is identical, which rounding explains" in sentence
     assert "(the trained model's is 31.27%; too few texts to decide)" in sentence
 

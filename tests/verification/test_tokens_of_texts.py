@@ -26,7 +26,7 @@ from dragoman.settings.head import Head
 from dragoman.verification.inputs.items import References
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.parity import unrun
-from dragoman.verification.report.parity_rows import checks_of
+from dragoman.verification.parity_rows import parity_rows
 from dragoman.verification.stored import texts
 from dragoman.verification.stored.texts import compare_texts
 from dragoman.verification.stored.tokenizer_behaviour import TEXTS
@@ -219,12 +219,12 @@ def test_the_note_is_in_the_table_and_on_the_page(
 ) -> None:
     note = "not compared: [verify] is not there"
     parity = unrun([Check("tokens of texts", 0, "texts", 0, passed=True, note=note)], NOTHING)
-    row = checks_of(parity)[0]
+    row = parity_rows(parity)[0]
     assert (row.what, row.found, row.passed) == ("tokens of texts", note, True)
     monkeypatch.setenv("COLUMNS", "150")
     print_parity(parity)
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"tokens of texts see docs: parity {note}" in shown
+    assert f"proof tokens of texts {note}" in shown
 
 
 def test_what_the_library_cannot_read_is_said(words: Path, tmp_path: Path) -> None:

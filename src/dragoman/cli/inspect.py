@@ -21,7 +21,7 @@ from dragoman.runtime.loading import has_passed, machine_of
 from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
 from .shared.options import PATH, bundle_argument, json_option
-from .shared.tables import engine_table, verdict
+from .shared.tables import engine_table, outcome
 
 
 @click.command()
@@ -126,7 +126,7 @@ def _text(value: str) -> str:
 def _parity(parity: Parity | None) -> str:
     if parity is None:
         return "not verified"
-    passed = verdict(parity.passed)
+    passed = outcome("passed" if parity.passed else "failed")
     compared = f"({_text(parity.inputs)}; {_text(parity.backend)})"
     text = f"{passed} {compared}"
     tokens = parity.tokens

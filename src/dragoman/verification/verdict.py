@@ -1,6 +1,5 @@
 """Describes the first check that failed and the tolerance that would pass, or what was proved."""
 
-from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context
 
 from dragoman.metrics import shown_figure
@@ -14,32 +13,6 @@ from dragoman.runtime.format.parity import (
     TokenParity,
     are_own,
 )
-
-
-def compared_embeddings(parity: Parity) -> Iterator[tuple[str, str, str, bool | None]]:
-    """Describe the comparisons of embeddings and of ranks.
-
-    Yields:
-        what is compared, what was found and what is allowed, and whether it passed; None: it is
-        not judged
-    """
-    if (vectors := parity.vectors) is not None:
-        found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
-        allowed = f"{vectors.allowed:.6f}"
-        if vectors.rounded is not None:
-            allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
-        yield f"cosines of {vectors.vectors:,} embeddings", found, allowed, vectors.passed
-    if (ranks := parity.ranks) is not None:
-        found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
-        allowed = "not judged"
-        if ranks.rounded is not None:
-            allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
-        yield (
-            f"order of {ranks.documents:,} documents in {ranks.lists:,} lists",
-            found,
-            allowed,
-            None,
-        )
 
 
 def describe_failure(parity: Parity) -> str:

@@ -7,7 +7,6 @@ from dragoman.lazy import lazy_attributes
 __all__ = [
     "AttentionExample",
     "BundleReport",
-    "Check",
     "Fact",
     "Licence",
     "Percentiles",
@@ -15,14 +14,12 @@ __all__ = [
     "Speed",
     "Timing",
     "Training",
-    "Verdict",
 ]
 
 if TYPE_CHECKING:
     from .contents import (
         AttentionExample,
         BundleReport,
-        Check,
         Fact,
         Licence,
         Percentiles,
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
         Speed,
         Timing,
         Training,
-        Verdict,
     )
 else:
     __getattr__ = lazy_attributes(__name__, {"contents": __all__})

@@ -22,7 +22,8 @@ from dragoman.reference_model.training.history import Epoch
 from dragoman.runtime.format.parity import Divergence
 from dragoman.verification.sensitivity import Sensitivity
 
-from .contents import AttentionExample, counted, figure
+from ..parity_rows import figure
+from .contents import AttentionExample, counted
 
 INK, FAINT, BAD = "#010101", "#010102", "#010103"
 SERIES = ("#020201", "#020202", "#020203", "#020204", "#020205", "#020206")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from dragoman.runtime.format.manifest import FileRecord, PassRecord
 from dragoman.runtime.format.parity import Parity, TaskParity
 from dragoman.runtime.format.plain_data import to_plain
 
+from ..parity_rows import ParityRow, Verdict
 from ..sensitivity import Sensitivity
 
 Part = Literal["licences", "training", "parity", "sensitivity", "speed", "attention"]
@@ -26,34 +26,6 @@ class Fact:
 
     name: str
     value: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of parity, in a word and as a sentence for whoever signs."""
-
-    state: Literal["passed", "failed", "not verified"]
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of the table of parity, with what was compared and the outcome."""
-
-    level: str
-    """Proof, numbers, tokens or task."""
-    what: str
-    found: str
-    allowed: str
-    """The limit; empty if there is none."""
-    passed: bool
-    undecided: bool = False
-    """Whether it passed because there was too little to compare."""
-
-    @property
-    def state(self) -> str:
-        """The outcome in a word."""
-        return "undecided" if self.undecided else "passed" if self.passed else "failed"
 
 
 @dataclass(frozen=True)
@@ -188,7 +160,7 @@ class BundleReport:
     training: Training | None
     parity: Parity | None
     tasks: tuple[TaskParity, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[ParityRow, ...]
     explained_margin: float | None
     """The largest margin of a divergence that parity allows; None: unknown."""
     passes: tuple[PassRecord, ...]
@@ -221,14 +193,6 @@ class Report:
     def to_json(self) -> str:
         """Write the report as JSON."""
         return json.dumps(to_plain(self), indent=1, allow_nan=False) + "\n"
-
-
-EXPONENT = re.compile(r"e([+-])0*(\d)")
-
-
-def figure(value: float, digits: int = 2) -> str:
-    """Format a number with some significant digits, as in 0.031 and 5.9e-5."""
-    return EXPONENT.sub(r"e\1\2", f"{value:.{digits}g}").replace("e+", "e")
 
 
 def counted(number: int, what: str) -> str:

@@ -31,9 +31,9 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
+from ..parity_rows import parity_rows, rows_of_engines, verdict_of
 from ..sensitivity import Sensitivity
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed, Training
-from .parity_rows import checks_of, checks_of_engines, verdict_of
 
 KINDS: dict[Kind, str] = {
     "sequence-to-sequence": "encoder-decoder",
@@ -121,7 +121,6 @@ class _BundleReporter:
             verdict=verdict_of(
                 f"{manifest.name} in {manifest.precision} for target {manifest.target}",
                 *(manifest.precision, judged, str(bundle.directory)),
-                None if judged is None else judged.tokens.allowed_margin,
                 unrun=isinstance(engines, TensorRTEngines) and of_engines is None,
             ),
             facts=tuple(itertools.starmap(Fact, facts)),
@@ -137,8 +136,8 @@ class _BundleReporter:
             parity=parity,
             tasks=() if parity is None else parity.tasks,
             checks=(
-                *(() if parity is None else checks_of(parity, explained)),
-                *(() if of_engines is None else checks_of_engines(of_engines)),
+                *(() if parity is None else parity_rows(parity)),
+                *(() if of_engines is None else rows_of_engines(of_engines)),
             ),
             explained_margin=explained,
             passes=manifest.passes,

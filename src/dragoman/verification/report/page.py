@@ -15,6 +15,7 @@ from markupsafe import Markup
 from dragoman.metrics import shown_figure
 from dragoman.pictures import script_safe
 
+from ..parity_rows import figure
 from .charts import (
     Chart,
     draw_attention,
@@ -24,7 +25,7 @@ from .charts import (
     draw_products,
     draw_training,
 )
-from .contents import BundleReport, Report, counted, figure
+from .contents import BundleReport, Report, counted
 from .speed_charts import draw_speed
 
 MOST_DIVERGENCES = 50
