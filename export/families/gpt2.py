@@ -68,11 +68,13 @@ OUTPUT = "lm_head.weight"
 CONV1D = (".c_attn", ".c_proj", ".c_fc")
 """Modules whose weights are stored as [in, out]."""
 PACKED = ("query", "key", "value")
-"""The projections that `c_attn` stacks."""
+"""The projections that `c_attn` stacks; their names follow its own."""
 
 
 def _weight_name(name: str) -> str:
-    return OUTPUT if name == "output.weight" else renamed(name, PARTS)
+    name = OUTPUT if name == "output.weight" else renamed(name, PARTS)
+    part = name.split(".")[-2]
+    return f"{name.replace(part, 'c_attn')}[{part}]" if part in PACKED else name
 
 
 def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
@@ -92,7 +94,7 @@ def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
         if len(weight) == len(PACKED) * config.d_model:
             del weights[name]
             for part, of_part in zip(PACKED, weight.chunk(len(PACKED)), strict=True):
-                weights[name.replace("c_attn", part)] = of_part.contiguous()
+                weights[f"{name}[{part}]"] = of_part.contiguous()
     tied = [_weight_name("decoder.embedding.tokens.weight")]
     return merge_tied(weights, [*tied, OUTPUT] if config.tie_target_output else tied)
 

@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import check_regular
 from dragoman.files.strict_json import read_json_object
 
-from .contents import KnownSettings
+from .contents import KnownSettings, refuse_broken_links
 
 ADAPTER_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -144,6 +144,7 @@ def _by_pattern(patterns: Mapping[str, N], module: str, default: N) -> N:
 
 def read_adapter(directory: Path) -> AdapterConfig:
     """Read the settings of an adapter; a `DragomanError` lists all problems."""
+    refuse_broken_links(directory)
     path = directory / ADAPTER_FILE
     if not path.exists():
         found = "no such directory" if not directory.exists() else f"no {ADAPTER_FILE}"

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import shown
+from dragoman.errors import DragomanError, shown
 from dragoman.files.text_lines import printable
 
 from ..registry import FormatName
@@ -413,6 +413,13 @@ def file_notes(
             for path in sorted(directory.glob(pattern))
         ]
     return notes
+
+
+def refuse_broken_links(directory: Path) -> None:
+    """Raise a `DragomanError` for a link to nothing, which is no file that is absent."""
+    for path in sorted(directory.glob("*")):
+        if not (path.exists() or _matches(path.name.lower(), HARMLESS_FILES)):
+            raise DragomanError(f"{path}: expected a file, found a link that leads nowhere")
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -16,6 +16,7 @@ from dragoman.files.strict_json import read_json_object
 
 from ..registry import MODEL_TYPES, FormatName
 from .adapter_config import refuse_alone
+from .contents import refuse_broken_links
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -62,6 +63,7 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     if not directory.is_dir():
         found = "a file" if directory.exists() else "no such directory"
         raise DragomanError(f"{directory}: expected the directory of a checkpoint, found {found}")
+    refuse_broken_links(directory)
     for known in FORMATS:
         if known.matches(directory, values):
             return known

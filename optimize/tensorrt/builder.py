@@ -125,7 +125,7 @@ def _build(trt: Any, builder: Any, network: Any, config: Any, progress: Progress
     with ThreadPoolExecutor(max_workers=1) as executor:
         try:
             return executor.submit(builder.build_serialized_network, network, config).result()
-        except KeyboardInterrupt:
+        except BaseException:
             cancelled.set()
             raise
 

@@ -114,7 +114,7 @@ def build_engines(
     options = _for_precision(options, manifest.precision)
     if package.name == "tensorrt":  # builds for the GPU of this machine, which is recorded
         options = replace(options, compute_capabilities=(find_gpu().compute_capability,))
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress.stage)
         engines = {
             name: build_engine(
@@ -250,7 +250,7 @@ def refit_engines(
     built = _check_same(engines, graphs)
     package = usable_package(engines, built)
     files = BundleWriter(directory)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
         for name in engines.manifest.graphs:
             file = engine_file(name)

@@ -15,16 +15,21 @@ with dragoman.load("bundles/g2p-en") as model:
 import os
 from typing import TYPE_CHECKING
 
-from .errors import DragomanError
 from .lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from .api.build import build
     from .api.verify import verify
+    from .errors import DragomanError
     from .runtime import load, read_bundle
 else:
     __getattr__ = lazy_attributes(
-        __name__, {"api": ("build", "verify"), "runtime": ("load", "read_bundle")}
+        __name__,
+        {
+            "api": ("build", "verify"),
+            "errors": ("DragomanError",),
+            "runtime": ("load", "read_bundle"),
+        },
     )
 
 # ONNX Runtime from 1.29 on sends telemetry unless this is set before it is imported

@@ -143,14 +143,14 @@ def import_problem(package: str, requirement: str, error: ImportError) -> tuple[
     return f"{package} is damaged: {problem}", mend
 
 
-def packages_of(error: ImportError) -> list[str]:
+def packages_of(error: Exception) -> list[str]:
     """Return the packages that an error is about: the one it names, then those that raised it."""
     names: list[str] = []
     traceback = error.__traceback__
     while traceback is not None:
         names.insert(0, traceback.tb_frame.f_globals.get("__name__", ""))
         traceback = traceback.tb_next
-    return [name.partition(".")[0] for name in (error.name or "", *names)]
+    return [name.partition(".")[0] for name in (getattr(error, "name", None) or "", *names)]
 
 
 def distributions_of(package: str) -> dict[str, Distribution]:
@@ -193,7 +193,10 @@ def refuse_unwritable(path: Path) -> None:
     if not directory.is_dir():
         raise DragomanError(f"cannot write {path}: {directory} is not a directory")
     try:
+        str(path).encode()
         tempfile.TemporaryFile(dir=directory).close()
+    except UnicodeEncodeError as error:
+        raise DragomanError(f"cannot write {path}: expected a path in UTF-8") from error
     except OSError as error:
         raise DragomanError(f"cannot write {path}: {directory}: {error.strerror}") from error
 

@@ -123,6 +123,14 @@ def test_notes_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
     assert "a\\n\\x1b[31mb [red]c" in outcome.stdout
 
 
+def test_a_path_in_what_a_command_says_at_its_end(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, copied_export: None
+) -> None:
+    outcome = dragoman("export", checkpoint, "-o", tmp_path / "a\n\x1b[31mb")
+    (line,) = outcome.stdout.splitlines()
+    assert line.startswith(f"Exported {tmp_path}/a\\n\\x1b[31mb, not verified.")
+
+
 def test_settings_of_a_bundle(dragoman: Dragoman, bundle_copy: Path) -> None:
     manifest = read_bundle(bundle_copy).manifest
     settings = dataclasses.replace(

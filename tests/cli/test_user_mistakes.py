@@ -106,6 +106,17 @@ def test_verify_against_another_model(
     assert message.endswith("their configurations differ in activation")
 
 
+def test_paths_that_are_not_utf_8(dragoman: Dragoman, checkpoint: Path, tmp_path: Path) -> None:
+    """Libraries take no other ones."""
+    other = tmp_path / "o\udcff"
+    message = error_of(dragoman("export", checkpoint, "-o", other))
+    assert message.endswith("o\\udcff: expected a path in UTF-8")
+    assert not other.exists()
+    other.symlink_to(checkpoint)
+    message = error_of(dragoman("export", other, "-o", tmp_path / "out"))
+    assert "o\\udcff/config.json: expected a path in UTF-8" in message
+
+
 @pytest.mark.parametrize("command", ["export", "build"])
 def test_the_output_exists(
     dragoman: Dragoman, checkpoint: Path, bundle: Path, tmp_path: Path, command: str

@@ -1,5 +1,5 @@
-"""A pipe or a sparse terabyte in place of any file of a checkpoint is refused, not waited for and
-not read into memory."""
+"""A pipe, a broken link or a sparse terabyte in place of any file of a checkpoint is refused, not
+waited for, not taken for absent and not read into memory."""
 
 from __future__ import annotations
 
@@ -126,6 +126,14 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("../blobs/missing")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
 def sparse_terabyte(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -150,7 +158,7 @@ def neither_waits_nor_fills_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-@pytest.mark.parametrize("replace", [pipe, sparse_terabyte])
+@pytest.mark.parametrize("replace", [pipe, link_to_itself, link_to_nothing, sparse_terabyte])
 @pytest.mark.parametrize(("kind", "name"), FILES)
 def test_in_place_of_a_file_of_a_checkpoint(
     kind: str, name: str, replace: Callable[[Path], None], tmp_path: Path
@@ -172,6 +180,15 @@ def test_in_place_of_a_file_of_a_checkpoint(
     with pytest.raises(DragomanError, match=str(tmp_path)) as caught:
         open_checkpoint(locate_checkpoint(tmp_path))
     assert len(str(caught.value).splitlines()) == 1
+    if replace in (link_to_itself, link_to_nothing):
+        found = "expected a file, found a link that leads nowhere"
+        assert str(caught.value) == f"{tmp_path / name}: {found}"
+
+
+def test_links_to_nothing_that_need_not_lead_anywhere(tmp_path: Path) -> None:
+    own(tmp_path)
+    (tmp_path / "README.md").symlink_to("../blobs/missing")
+    open_checkpoint(locate_checkpoint(tmp_path))
 
 
 @pytest.mark.parametrize("replace", [pipe, sparse_terabyte])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,9 +61,10 @@ def test_other_files_are_refused(other: str, tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}: {problem}"
 
 
-def test_a_null_character_in_a_path() -> None:
-    with pytest.raises(FileError, match="expected a path"):
-        check_regular(Path("a\0b"), 100)
+@pytest.mark.parametrize("name", ["a\0b", "a\udcff"])
+def test_a_null_character_in_a_path_or_no_utf_8(name: str) -> None:
+    with pytest.raises(FileError, match="expected a path in UTF-8"):
+        check_regular(Path(name), 100)
 
 
 def test_a_regular_file_of_up_to_the_limit_is_read(tmp_path: Path) -> None:
@@ -76,6 +78,11 @@ def test_a_regular_file_of_up_to_the_limit_is_read(tmp_path: Path) -> None:
     assert read_regular(path, 100) == b""
 
 
+def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert read_regular(tmp_path / "file", sys.maxsize - 1) == b"abc"
+
+
 def test_without_a_limit_the_memory_is_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
@@ -84,6 +91,17 @@ def test_without_a_limit_the_memory_is_the_limit(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(memory_of_machine() + 1)
     with pytest.raises(FileError, match=f"of at most {memory_of_machine()} bytes"):
+        check_regular(path)
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries take it for absent, or for damaged."""
+    path = tmp_path / "file"
+    path.touch()
+
+    # The user of the tests may read all.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(FileError, match="expected a readable file: Permission denied"):
         check_regular(path)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dragoman.cli.shared.tables import print_parity
+from dragoman.errors import DragomanError
 from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
@@ -197,6 +198,18 @@ def test_random_inputs_are_ragged_repeatable_and_the_models(reference: Transform
     assert random_inputs(reference, 40) == inputs
     assert random_inputs(reference, 40, seed=1) != inputs
     assert [len(source) for source in random_inputs(reference, 1).sources] == [1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trained_model_that_overflows(reference: Transformer, tmp_path: Path) -> None:
+    """Not the bundle is at fault."""
+    model = perturbed(reference, "encoder.layers.0.feed_forward.inner.weight", 3e38)
+    export_bundle(model, tmp_path, name="overflows")
+    with (
+        load(tmp_path, threads=1) as bundle,
+        pytest.raises(DragomanError, match=r"^the trained model itself gives values that are NaN"),
+    ):
+        checked(bundle, model)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -31,6 +31,7 @@ from ...formats.contents import (
     SENTENCE_TRANSFORMERS,
     SETTINGS_FILES,
     KnownSettings,
+    refuse_broken_links,
 )
 from ...formats.contents import POOLING as POOLING_KEYS
 from ...formats.detection import CONFIG_FILE, MODULES_FILE
@@ -185,6 +186,7 @@ def read_modules(directory: Path) -> list[Module]:
         if not _is_within(directory, module.directory):
             found = printable(str(module.directory))
             raise CheckpointError(path, [f"expected paths within the directory, found {found}"])
+        refuse_broken_links(module.directory)
     return modules
 
 

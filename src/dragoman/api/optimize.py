@@ -144,11 +144,11 @@ NewDirectory = Callable[[str], Path]
 
 @contextlib.contextmanager
 def scratch_directories(path: Path) -> Iterator[NewDirectory]:
-    """Create temporary directories next to a path, and remove them at the end of the context."""
+    """Create temporary directories in another, and remove them at the end of the context."""
     with contextlib.ExitStack() as stack:
 
         def new(purpose: str) -> Path:
-            directory = TemporaryDirectory(dir=path.parent, prefix=f".{purpose}-")
+            directory = TemporaryDirectory(dir=path, prefix=f".{purpose}-")
             return Path(stack.enter_context(directory))
 
         yield new

@@ -122,7 +122,7 @@ def attention(
                 f"{', ...' if len(missing) > 5 else ''}: boxes stand for them; a page (.html) "
                 "uses the browser's fonts"
             )
-    click.echo(f"Wrote {output}")
+    notify(f"Wrote {output}", err=False)
 
 
 def _source(manifest: Manifest, text: str) -> Any:

@@ -22,6 +22,7 @@ from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, m
 
 from .shared.options import PATH, bundle_argument, json_option
 from .shared.tables import engine_table, outcome
+from .shared.terminal import notify
 
 
 @click.command()
@@ -60,9 +61,10 @@ def inspect(
             raise click.UsageError("--json: expected without --polygraphy")
         written = api.write_polygraphy(bundle, polygraphy, graphs=graphs, inputs=inputs)
         steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
-        click.echo(
+        notify(
             f"Wrote {polygraphy}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows"
-            f"{steps if written.steps else ''}. Next: sh {polygraphy}/commands.sh"
+            f"{steps if written.steps else ''}. Next: sh {polygraphy}/commands.sh",
+            err=False,
         )
         return
     if graphs is not None or inputs is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -14,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from rich.console import Console
 
 from dragoman import DragomanError, __version__
 from dragoman.errors import import_problem, packages_of, shortened
@@ -23,7 +23,6 @@ from .shared.terminal import notify
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-TERMINATED = 143
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("numpy", "packaging", "tokenizers"), ()),
@@ -181,8 +180,7 @@ def _log_messages() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    Console.on_broken_pipe = _output_closed  # type: ignore[assignment,method-assign]
     verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
     try:
         status = cli.main(prog_name="dragoman", standalone_mode=False)
@@ -210,11 +208,14 @@ def main() -> None:
         missing = f"this needs the package {package}", f"pip install '{requirement}'"
         _fail(error, ": ".join(import_problem(package, requirement, error) or missing), verbose)
     except OSError as error:
+        is_output = error.filename is None and packages_of(error)[1] in ("click", "rich")
         try:
             sys.stdout.flush()
-        except OSError:  # standard output itself failed
+        except OSError:
+            is_output = True
             _abandon_output()
-        where = f" ({error.filename})" if error.filename else ""
+        where = "standard output" if is_output else error.filename
+        where = f" ({where})" if where else ""
         _fail(error, shortened(f"{error.strerror or error}{where}"), verbose)
 
 
@@ -223,6 +224,11 @@ def requirement_of(package: str) -> str:
     command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     extras = sorted(EXTRAS[package], key=lambda extra: extra != EXTRAS_OF_COMMANDS.get(command))
     return f"dragoman[{extras[0]}]" if extras else package
+
+
+def _output_closed(_: Console) -> None:
+    """Raise, where rich would exit with status 1."""
+    raise BrokenPipeError
 
 
 def _abandon_output() -> None:

@@ -4,8 +4,7 @@ A pipe in place of a file would be waited for without end, and a sparse file of 
 fill the memory.
 """
 
-from __future__ import annotations
-
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -50,16 +49,19 @@ def check_regular(path: Path, limit: int | None = None) -> int:
         its size in bytes
 
     Raises:
-        FileError: there is none, it is something else than a regular file, or larger.
+        FileError: there is none, it is something else than a regular file, larger or unreadable.
     """
     try:
+        str(path).encode()  # libraries take no other
         status = path.stat()
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError as error:
         raise FileError(path, "expected a file, found none") from error
     except OSError as error:
         raise FileError(path, f"expected a readable file: {error.strerror}") from error
-    except ValueError as error:  # NUL in the path
-        raise FileError(path, f"expected a path: {error}") from error
+    except ValueError as error:
+        raise FileError(path, "expected a path in UTF-8, without NUL") from error
     if not stat.S_ISREG(status.st_mode):
         kinds = (name for name, is_kind in _KINDS.items() if is_kind(status.st_mode))
         raise FileError(path, f"expected a regular file, found {next(kinds, 'another kind')}")
@@ -79,13 +81,15 @@ def read_regular(path: Path, limit: int) -> bytes:
     Raises:
         FileError: there is no such file, it is no regular file, is larger, or cannot be read.
     """
-    check_regular(path, limit)
+    size = check_regular(path, limit)
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(size + 1)
+            if len(data) > size:  # a file whose system does not know its size, or that grew
+                data += file.read(limit + 1 - len(data))
     except OSError as error:
         raise FileError(path, f"expected a readable file: {error.strerror}") from error
-    if len(data) > limit:  # a file whose system does not know its size, or that grew
+    if len(data) > limit:
         raise FileError(path, f"expected a file of at most {limit} bytes, found a longer one")
     return data
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dragoman.errors import DragomanError
 from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.targets import Schemes, find_target
 from dragoman.reference_model import (
@@ -164,6 +165,7 @@ def forced_batches(
         source, source_mask = as_batch(encoded, spec)
         read, read_mask = pad([reads[i] for i in rows], spec.pad_token_id)
         cross, logits = oracle_pass(oracle, source, source_mask, read)
+        check_finite(logits)
         given = np.array([len(prompts[i]) + forced for i in rows])
         found = model.backend.encode(source, source_mask) if spec.has_encoder else {}
         chosen_mask = read_mask & (np.arange(read.shape[1]) >= given[:, None] - 1)
@@ -178,6 +180,12 @@ def forced_batches(
             found,
             model.backend.score(found or source, source_mask, read),
         )
+
+
+def check_finite(outputs: NDArray[Any]) -> None:
+    """Refuse a trained model with outputs that nothing can be compared with."""
+    if not np.isfinite(outputs).all():
+        raise DragomanError("the trained model itself gives values that are NaN or infinite")
 
 
 def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:

@@ -255,8 +255,9 @@ def test_tables_are_computed_once_their_width_is_known(name: str, tmp_path: Path
     write_hugging_face(directory, CONFIGS[name])
     wide = {"d_model": 512, "max_position_embeddings": 100_000}
     (directory / "config.json").write_text(json.dumps(CONFIGS[name] | wide))
-    with pytest.raises(DragomanError, match=r"must have shape \[512\], found \[8\]"):
+    with pytest.raises(DragomanError) as caught:
         read_checkpoint(directory)
+    assert "must have shape [19, 512], found [19, 8]" in "; ".join(caught.value.problems)
 
 
 def test_a_bias_is_added_once_the_vocabulary_is_known(tmp_path: Path) -> None:

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import LanguageModel, beam_search_uncached, greedy_uncached
+from dragoman.reference_model import (
+    CheckpointError,
+    LanguageModel,
+    beam_search_uncached,
+    greedy_uncached,
+)
 from dragoman.runtime import Model, load
 
 transformers: Any = importlib.import_module("transformers")
@@ -87,6 +93,18 @@ def test_logits(changes: dict[str, Any], make: Make) -> None:
             expected = theirs(torch.tensor([prompt])).logits
             found = ours(torch.tensor([prompt]))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-5)
+
+
+def test_a_missing_weight_has_its_name_in_the_file(make: Make) -> None:
+    _, directory = make()
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    del weights["transformer.h.1.attn.c_attn.bias"]
+    save_file(weights, file)
+    with pytest.raises(CheckpointError) as caught:
+        read(directory)
+    parts = ("key", "query", "value")
+    assert caught.value.problems == [f"missing weight h.1.attn.c_attn.bias[{p}]" for p in parts]
 
 
 def test_greedy_and_beams_of_the_reference(make: Make) -> None:

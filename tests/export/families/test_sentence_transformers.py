@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.errors import DragomanError
 from dragoman.reference_model import CheckpointError
 
 from .sentence_directories import POSITIONS, VECTOR, WIDTH, Write, dense_weights, read
@@ -100,5 +101,5 @@ def test_links_in_a_circle(write: Write) -> None:
     (directory / "1_P" / "config.json").unlink()
     (directory / "1_P").rmdir()
     (directory / "1_P").symlink_to("1_P")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(DragomanError, match="1_P: expected a file, found a link that leads"):
         read(directory)

@@ -127,6 +127,17 @@ def test_another_tokenizer_is_found_out(make: Make, tmp_path: Path) -> None:
         check_parity(case.ours, checkpoint.model, wrong, backend="")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_trained_model_that_overflows(make: Make, tmp_path: Path) -> None:
+    case = make("ForQuestionAnswering")
+    checkpoint = opened(case)
+    inputs = inputs_for(checkpoint, Comparison(written(PAIRS, tmp_path)))
+    for parameter in checkpoint.model.parameters():
+        parameter.data.fill_(3e38)
+    with pytest.raises(DragomanError, match="the trained model itself gives values that are NaN"):
+        check_parity(case.ours, checkpoint.model, inputs, backend="")
+
+
 def test_calibration_is_on_pairs(make: Make, tmp_path: Path) -> None:
     case = make("ForQuestionAnswering")
     found = calibration_sources(case.ours.bundle, written(PAIRS, tmp_path))

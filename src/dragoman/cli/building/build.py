@@ -182,7 +182,7 @@ def build(
     CHECKPOINT is a directory of Hugging Face, CTranslate2, Marian or Dragoman, the id of a model at
     the Hugging Face Hub, or a shipped model, such as g2p-en. OUTPUT appears only if the bundle
     computes what the model computes in PyTorch, on --inputs, held-out data, a spoken sentence or
-    random inputs; otherwise the exit status is 1.
+    random inputs; otherwise the exit status is 1. A closed standard output does not stop it.
 
     \b
     dragoman build g2p-en -o bundles/g2p-en
@@ -191,8 +191,9 @@ def build(
     """
 
     def compared(graphs: Bundle, parity: Parity) -> None:
-        print_passes(graphs.manifest.passes)
-        print_parity(parity)
+        with contextlib.suppress(OSError):  # of standard output, for what is printed at the end
+            print_passes(graphs.manifest.passes)
+            print_parity(parity)
 
     if refit is not None:
         if any(engine_values.values()):
@@ -238,7 +239,7 @@ def build(
         next_command = f"dragoman inspect {output}"
     if built.not_run is not None:
         next_command = f"dragoman verify {output}, on the GPU of its engines"
-    click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
+    notify(f"Built {output}, parity passed{when}. Next: {next_command}", err=False)
 
 
 def _print_engines(built: BuiltBundle) -> None:
@@ -283,7 +284,7 @@ def export(checkpoint: str, output: Path, with_attention: bool, force: bool, **g
         checkpoint if given["revision"] is None else f"{checkpoint} --revision {given['revision']}"
     )
     model += "".join(f" --adapter {adapter}" for adapter in given["adapters"])
-    click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")
+    notify(f"Exported {output}, not verified. Next: dragoman verify {output} {model}", err=False)
 
 
 @click.command(cls=SectionedCommand)
@@ -366,4 +367,4 @@ def optimize(
         note = f"{refused:,} nodes were left unchanged, see above" if refused else ""
     if report is not None:
         write_text(report, json.dumps([to_plain(r) for r in records], indent=1) + "\n")
-    click.echo(f"Optimized {output}{', ' if note else ''}{note}")
+    notify(f"Optimized {output}{', ' if note else ''}{note}", err=False)

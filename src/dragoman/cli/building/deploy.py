@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ..shared.options import PATH, counted, force_option
+from ..shared.terminal import notify
 
 
 @click.group(short_help="Prepare bundles for other servers.")
@@ -76,4 +77,4 @@ def triton(
     directories = dict(zip(names, bundle, strict=True)) if names else bundle_names(bundle)
     deployment = Deployment(streaming=not no_streaming, **given)
     write_repository(directories, output, deployment, link=link, overwrite=force)
-    click.echo(f"Wrote {output}: {', '.join(directories)}")
+    notify(f"Wrote {output}: {', '.join(directories)}", err=False)

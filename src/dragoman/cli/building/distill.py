@@ -113,9 +113,10 @@ def distill(
     _print_rows(found.rows)
     if found.rejected:
         notify(f"{found.rejected:,} of {found.sources:,} sources were rejected by the teacher")
-    click.echo(
+    notify(
         f"The student loses {found.loss:.2f} points of {found.metric}. "
-        f"Next: dragoman run {found.bundle.directory} ..."
+        f"Next: dragoman run {found.bundle.directory} ...",
+        err=False,
     )
 
 

@@ -9,7 +9,7 @@ import click
 from dragoman import api
 
 from ..shared.options import PATH, checkpoint_options, force_option, option_names, threads_option
-from ..shared.terminal import shown_progress
+from ..shared.terminal import notify, shown_progress
 
 
 @click.command()
@@ -79,5 +79,5 @@ def report(
             **given,
         )
     for bundle in made.bundles:
-        click.echo(f"{bundle.label}: {bundle.verdict.state}")
-    click.echo(f"Wrote {output}")
+        notify(f"{bundle.label}: {bundle.verdict.state}", err=False)
+    notify(f"Wrote {output}", err=False)

@@ -80,11 +80,12 @@ def sensitivity(
     best = found.best
     if best is not None:
         names = " ".join(f"--keep-fp32 {p.name}" for p in found.worst[: best.count])
-        click.echo(
-            f"Next: dragoman build {checkpoint} -o ... --precision {found.precision} {names}"
+        notify(
+            f"Next: dragoman build {checkpoint} -o ... --precision {found.precision} {names}",
+            err=False,
         )
     if output is not None:
-        click.echo(f"Wrote {output}")
+        notify(f"Wrote {output}", err=False)
 
 
 def _print(found: Sensitivity) -> None:

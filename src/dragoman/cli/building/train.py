@@ -240,7 +240,8 @@ def train(
     if result.at_the_limit:
         reached = "output reached the limit" if result.at_the_limit == 1 else AT_THE_LIMIT
         click.echo(f"{result.at_the_limit:,} {reached} of the model's positions")
-    click.echo(f"\nNext: dragoman build {directory} -o bundles/{directory.resolve().name}")
+    click.echo()
+    notify(f"Next: dragoman build {directory} -o bundles/{directory.resolve().name}", err=False)
 
 
 def same_command() -> str:

@@ -101,7 +101,7 @@ def verify(
             api.verify_signature(
                 bundle, key=key, chain=chain, signature=signature, progress=progress
             )
-        click.echo(f"{bundle}: every file is as it was signed")
+        notify(f"{bundle}: every file is as it was signed", err=False)
         record = False
     if checkpoint is None:
         return
@@ -158,7 +158,7 @@ def sign(bundle: Path, key: Path, password_file: Path | None, force: bool, **giv
             progress=progress,
             **given,
         )
-    click.echo(f"Signed {bundle}: {written}")
+    notify(f"Signed {bundle}: {written}", err=False)
 
 
 def _first_line(path: Path) -> str:

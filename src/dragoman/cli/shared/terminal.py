@@ -26,9 +26,9 @@ from dragoman.files.text_lines import Line, decoded_line, printable
 from dragoman.progress import resident_mb
 
 
-def notify(message: str) -> None:
-    """Print a message to standard error, with control characters escaped."""
-    click.echo(printable(message), err=True)
+def notify(message: str, *, err: bool = True) -> None:
+    """Print a message to standard error, or output, with control characters escaped."""
+    click.echo(printable(message), err=err)
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:

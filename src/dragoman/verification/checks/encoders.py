@@ -34,7 +34,7 @@ from dragoman.runtime.format.parity import (
 from dragoman.settings.head import Head
 
 from ..inputs.items import spread
-from ..oracle import encoder_pass
+from ..oracle import check_finite, encoder_pass
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
 from .distances import DifferenceMeter, DistributionMeter
 
@@ -153,12 +153,15 @@ def encoded_batches(
         def by_role(of: EncoderModel) -> Outputs:
             return dict(zip(roles, encoder_pass(of, source, mask, segments), strict=True))  # noqa: B023
 
+        expected = by_role(oracle)
+        for outputs in expected.values():
+            check_finite(outputs)
         yield EncodedBatch(
             batch,
             source,
             mask,
             segments,
-            by_role(oracle),
+            expected,
             None if rounded is None else by_role(rounded),
             {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
         )

@@ -9,14 +9,17 @@ __all__ = [
     "BundleReport",
     "Fact",
     "Licence",
+    "ParityRow",
     "Percentiles",
     "Report",
     "Speed",
     "Timing",
     "Training",
+    "Verdict",
 ]
 
 if TYPE_CHECKING:
+    from ..parity_rows import ParityRow, Verdict
     from .contents import (
         AttentionExample,
         BundleReport,
