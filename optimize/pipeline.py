@@ -44,6 +44,7 @@ def apply_passes(
     samples: Samples | Sequence[Samples] | None,
     interface: Interface | None = None,
     properties: frozenset[Property] = frozenset(),
+    together: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[PassRecord]:
     """Apply passes to a graph, in place.
@@ -52,6 +53,8 @@ def apply_passes(
         samples: one or several sets of inputs on which outputs are compared; None: they are not
         interface: what the graph keeps. Its own rounding is then measured, and a pass may change an
             output by about as much. None: the contract of a bundle's graph is checked elsewhere
+        together: whether outputs are compared once, after all passes, since a run takes long. The
+            last pass that changes the graph then has the difference and the sum of the tolerances
 
     Raises:
         PassError: a pass fails, lacks a property of the graph, or changes too much; or the graph
@@ -61,7 +64,7 @@ def apply_passes(
     sets = [samples] if isinstance(samples, Mapping) else list(samples or ())
     with quiet_libraries():
         missed = not_executed(model, sets) if sets else ()
-        outputs = _Outputs(model, sets, foreign=interface is not None)
+        outputs = _Outputs(model, sets, foreign=interface is not None, together=together)
         for step in passes:
             where = (
                 f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
@@ -73,6 +76,7 @@ def apply_passes(
             record = _apply(step, model, graph, where, outputs, interface)
             properties |= step.ensures
             records.append(replace(record, not_compared=missed))
+        records = outputs.compared(model, records)
         if interface is not None:
             keep_declarations(model, interface)
     if outputs.unrunnable is not None:
@@ -122,8 +126,10 @@ def _apply(
 class _Outputs:
     """The outputs of a graph as it changes, from the first pass on after which it runs."""
 
-    def __init__(self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool) -> None:
-        self._sets = sets
+    def __init__(
+        self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool, together: bool
+    ) -> None:
+        self._sets, self._together = sets, together
         self._last: list[Outputs] | None = None
         self._yardstick = _Yardstick(model, sets) if foreign and sets else None
         self.unrunnable: PassError | None = None
@@ -149,6 +155,8 @@ class _Outputs:
         before = self._last
         if not changed or not self._sets:
             return None if before is None else 0.0, allowed
+        if self._together:
+            return None, allowed
         try:
             self._last = self._run(model)
         except PassError:
@@ -166,6 +174,21 @@ class _Outputs:
                 limit = self._check(index, name, change, allowed) if change > allowed else allowed
                 nearest = max(nearest, (change, limit), key=lambda pair: pair[0] / pair[1])
         return nearest
+
+    def compared(self, model: ir.Model, records: list[PassRecord]) -> list[PassRecord]:
+        """Compare outputs after all passes, unless they were compared after each."""
+        changing = [number for number, record in enumerate(records) if record.difference is None]
+        if not self._together or not changing:
+            return records
+        self._together, allowed = False, sum(records[number].tolerance for number in changing)
+        last = records[changing[-1]]
+        try:
+            change, allowed = self.change(model, allowed, changed=True)
+        except PassError as error:
+            names = ", ".join(records[number].name for number in changing)
+            raise PassError(f"{last.graph}: passes {names} together: {error}") from error
+        compared = replace(last, difference=change, tolerance=allowed)
+        return [compared if record is last else record for record in records]
 
     def _distances(self, old: Outputs, new: Outputs) -> dict[str, float]:
         if self._yardstick is None:

@@ -178,12 +178,12 @@ def test_translations_are_judged_by_bleu_and_chrf(
     assert (bleu.allowed, bleu.chance) == (0.0, 1.0)
     assert "|tok:13a|" in bleu.signature
     shown = " ".join(done.stdout.replace("│", " ").split())
-    assert f"BLEU of 3 texts {expected:.2f}, oracle {expected:.2f} -0.00" in shown
+    assert f"BLEU of 3 texts {expected:.2f}, trained model {expected:.2f} 0.00 worse" in shown
     assert f"BLEU {expected:.2f}, oracle {expected:.2f}" in " ".join(
         dragoman("inspect", tmp_path / "bundle").stdout.split()
     )
     exact = dragoman(*command, "-o", tmp_path / "other", "--metric", "exact-match")
-    assert "exact match of 3 texts 66.67%, oracle 66.67%" in " ".join(
+    assert "exact match of 3 texts 66.67%, trained model 66.67%" in " ".join(
         exact.stdout.replace("│", " ").split()
     )
     references.write_text("one\n")

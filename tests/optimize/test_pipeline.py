@@ -92,6 +92,29 @@ def test_a_pass_that_changes_too_much_is_named_with_the_output() -> None:
         )
 
 
+def test_passes_of_a_large_graph_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of those that change it has the difference, and what all of them may change."""
+    runs: list[None] = []
+
+    def run(self: running.Runner, *given: Any, **options: Any) -> Any:
+        runs.append(None)
+        return compute(self, *given, **options)
+
+    compute = running.Runner.run
+    monkeypatch.setattr(running.Runner, "run", run)
+    steps = [Step("first", 2.0008), Step("second", 2.0016)]
+    records = apply_passes(doubling(), steps, graph="g", samples=SAMPLES, together=True)
+    assert len(runs) == 2
+    assert [record.difference for record in records] == [None, pytest.approx(8e-4, rel=1e-3)]
+    assert [record.tolerance for record in records] == [1e-3, 2e-3]
+    steps = [Step("first", 2.0008), Step("third", 2.1)]
+    with pytest.raises(
+        PassError,
+        match=r"g: passes first, third together: changes output y by 0\.05, allowed 0\.002",
+    ):
+        apply_passes(doubling(), steps, graph="g", samples=SAMPLES, together=True)
+
+
 def test_outputs_that_become_nan_or_infinite_are_named() -> None:
     with pytest.raises(PassError, match="output y becomes NaN or infinite"):
         apply_passes(doubling(), [Step(factor=float("nan"))], graph="g", samples=SAMPLES)

@@ -41,14 +41,16 @@ class EncodedWindows:
             source: features [N, mel bins, frames]
             compute: encodes a batch of one window
         """
-        return [self._of(source[n : n + 1], mask[n : n + 1], compute) for n in range(len(source))]
+        ones = range(len(source))
+        return [self.together(source[n : n + 1], mask[n : n + 1], compute) for n in ones]
 
-    def _of(
-        self, window: NDArray[Any], mask: NDArray[np.bool_], compute: Callable[..., Any]
+    def together(
+        self, source: NDArray[Any], mask: NDArray[np.bool_], compute: Callable[..., Any]
     ) -> Any:
-        key = (hashlib.blake2b(window.tobytes()).digest(), window.dtype.str, mask.tobytes())
+        """Return the outputs of a batch, which is encoded as a whole."""
+        key = (hashlib.blake2b(source.tobytes()).digest(), source.dtype.str, mask.tobytes())
         if key not in self._outputs:
-            self._outputs[key] = compute(window, mask)
+            self._outputs[key] = compute(source, mask)
         self._outputs.move_to_end(key)
         while len(self._outputs) > 1 and sum(map(_bytes, self._outputs.values())) > MOST_BYTES:
             self._outputs.popitem(last=False)
@@ -77,6 +79,11 @@ class EncodingOnce:
             return found[0]
         return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
+    def encode_together(self, source: NDArray[Any], mask: NDArray[np.bool_]) -> Encoded:
+        """Return the encoder's outputs of a batch that it computes as a whole."""
+        found: Encoded = self._encoded.together(source, mask, self.backend.encode)
+        return found
+
     def start(self, source: Source, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
         """Start decoding; see `Backend.start`."""
         return self.backend.start(self._encoded_of(source, mask), mask, *a, **k)
@@ -103,7 +110,7 @@ def encode_together(
     if not model.manifest.model.takes_audio:
         return source
     backend: Any = model.backend
-    if len(source) > 1 and isinstance(backend, EncodingOnce):
-        backend = backend.backend
-    encoded: Encoded = backend.encode(source, mask)
+    once = isinstance(backend, EncodingOnce)
+    encode = backend.encode_together if once else backend.encode
+    encoded: Encoded = encode(source, mask)
     return encoded

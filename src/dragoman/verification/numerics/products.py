@@ -67,14 +67,16 @@ def compare_products(
     rounded = {weight.name: weight.shape[0] for weight in weights}
     if not rounded:
         return None
-    with _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs:
+    with (
+        encoding_anew(oracle),  # or the encoder's products would not be observed
+        _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs,
+    ):
         for probe in probes:
             source, mask = batch_of([probe], spec)
             if isinstance(oracle, EncoderModel):
                 encoder_pass(oracle, source, mask)
             else:
-                with encoding_anew(oracle):  # or the encoder's products would not be observed
-                    oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
+                oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
     tally = Tally()
     for weight in weights:
         expected = checkpoint.expected(weight.name, weight)
