@@ -44,17 +44,18 @@ def apply_passes(
     samples: Samples | Sequence[Samples] | None,
     interface: Interface | None = None,
     properties: frozenset[Property] = frozenset(),
-    together: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[PassRecord]:
     """Apply passes to a graph, in place.
+
+    Outputs are compared after each pass; those of a bundle's large graph, which takes seconds to
+    run, once after all. The last pass that changed it then has the difference, and the sum of the
+    tolerances.
 
     Args:
         samples: one or several sets of inputs on which outputs are compared; None: they are not
         interface: what the graph keeps. Its own rounding is then measured, and a pass may change an
             output by about as much. None: the contract of a bundle's graph is checked elsewhere
-        together: whether outputs are compared once, after all passes, since a run takes long. The
-            last pass that changes the graph then has the difference and the sum of the tolerances
 
     Raises:
         PassError: a pass fails, lacks a property of the graph, or changes too much; or the graph
@@ -64,7 +65,7 @@ def apply_passes(
     sets = [samples] if isinstance(samples, Mapping) else list(samples or ())
     with quiet_libraries():
         missed = not_executed(model, sets) if sets else ()
-        outputs = _Outputs(model, sets, foreign=interface is not None, together=together)
+        outputs = _Outputs(model, sets, foreign=interface is not None)
         for step in passes:
             where = (
                 f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
@@ -126,10 +127,8 @@ def _apply(
 class _Outputs:
     """The outputs of a graph as it changes, from the first pass on after which it runs."""
 
-    def __init__(
-        self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool, together: bool
-    ) -> None:
-        self._sets, self._together = sets, together
+    def __init__(self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool) -> None:
+        self._sets, self._together = sets, not foreign and is_large(model)
         self._last: list[Outputs] | None = None
         self._yardstick = _Yardstick(model, sets) if foreign and sets else None
         self.unrunnable: PassError | None = None

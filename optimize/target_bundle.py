@@ -75,11 +75,7 @@ def optimize_bundle(
             samples = observed[name][0].samples
             compared = {key: value[:COMPARED_ROWS] for key, value in samples.items()}
             records[name] += apply_passes(
-                *(model, passes[name]),
-                graph=name,
-                samples=compared,
-                together=is_large(model),
-                progress=progress,
+                model, passes[name], graph=name, samples=compared, progress=progress
             )
     progress("writing weights")
     specs = {name: with_types(model, spec) for name, (model, spec) in graphs.items()}
@@ -141,13 +137,7 @@ def fused_graphs(
         if passes:  # parity compares windows in batches; those of large models take seconds each
             windows = 1 if is_large(model) else WINDOWS
             samples = samples_for_graph(spec, manifest.model, windows=windows)
-        records[name] = apply_passes(
-            *(model, passes),
-            graph=name,
-            samples=samples,
-            together=is_large(model),
-            progress=progress,
-        )
+        records[name] = apply_passes(model, passes, graph=name, samples=samples, progress=progress)
     recipe.check(records, attentions, manifest.model)
     return graphs, records
 

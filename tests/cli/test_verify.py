@@ -145,7 +145,7 @@ def test_references_are_shown_recorded_and_inspected(
     assert (found.references, found.pairs, found.tokens) == ("references.tsv", 3, 9 + 4 + 2)
     assert found.bundle == pytest.approx(found.oracle, abs=1e-4) and found.passed
     shown = " ".join(dragoman("inspect", unverified).stdout.split())
-    assert f"references at {found.bundle:.4f} nats per token" in shown
+    assert f"nats a token of 3 references (references.tsv): {found.bundle:.4f}, trained" in shown
 
 
 def test_inputs_with_references_are_references(

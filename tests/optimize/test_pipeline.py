@@ -13,7 +13,7 @@ from onnxscript.rewriter import RewriteRule
 
 from dragoman.export import export_bundle
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.optimize import running, target_bundle
+from dragoman.optimize import pipeline, running, target_bundle
 from dragoman.optimize.checking.samples import sample_sets
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, GraphPass, PassError, RulePass
@@ -102,8 +102,9 @@ def test_passes_of_a_large_graph_are_compared_once(monkeypatch: pytest.MonkeyPat
 
     compute = running.Runner.run
     monkeypatch.setattr(running.Runner, "run", run)
+    monkeypatch.setattr(pipeline, "is_large", lambda model: True)
     steps = [Step("first", 2.0008), Step("second", 2.0016)]
-    records = apply_passes(doubling(), steps, graph="g", samples=SAMPLES, together=True)
+    records = apply_passes(doubling(), steps, graph="g", samples=SAMPLES)
     assert len(runs) == 2
     assert [record.difference for record in records] == [None, pytest.approx(8e-4, rel=1e-3)]
     assert [record.tolerance for record in records] == [1e-3, 2e-3]
@@ -112,7 +113,7 @@ def test_passes_of_a_large_graph_are_compared_once(monkeypatch: pytest.MonkeyPat
         PassError,
         match=r"g: passes first, third together: changes output y by 0\.05, allowed 0\.002",
     ):
-        apply_passes(doubling(), steps, graph="g", samples=SAMPLES, together=True)
+        apply_passes(doubling(), steps, graph="g", samples=SAMPLES)
 
 
 def test_outputs_that_become_nan_or_infinite_are_named() -> None:

@@ -126,7 +126,7 @@ def test_a_row_for_each_comparison() -> None:
         "greedy outputs",
         "best of 4 beams",
         "word error",
-        "nats a token of 41 references",
+        "nats a token of 41 references (held_out.tsv)",
     ]
     assert [check.state for check in rows.values()] == [
         *["passed"] * 4,

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from dragoman import api
 from dragoman.files.text_lines import printable
-from dragoman.metrics import shown_figure
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends import default_backend
 from dragoman.runtime.format.bundle import read_known_answers
@@ -18,6 +17,7 @@ from dragoman.runtime.format.known_answers import record_of
 from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.loading import has_passed, machine_of
+from dragoman.verification.parity_rows import parity_rows
 from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
 from .shared.options import PATH, bundle_argument, json_option
@@ -129,45 +129,9 @@ def _parity(parity: Parity | None) -> str:
     if parity is None:
         return "not verified"
     passed = outcome("passed" if parity.passed else "failed")
-    compared = f"({_text(parity.inputs)}; {_text(parity.backend)})"
-    text = f"{passed} {compared}"
-    tokens = parity.tokens
-    if tokens.sequences:
-        identical = f"{tokens.identical} of {tokens.sequences} sequences identical"
-        if tokens.undecided:
-            identical = f"none of {tokens.sequences} sequences identical, as rounding explains"
-        text = f"{passed}: {identical} {compared}"
-    failed = [check for check in parity.checks if not check.passed]
-    if failed:
-        text += f"; {failed[0].name}: {_text(failed[0].problem)}"
-    if parity.vectors is not None:
-        cosines = parity.vectors.bundle
-        text += f"; cosines of embeddings {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
-    if parity.ranks is not None:
-        ranks = parity.ranks.bundle
-        text += f"; order of documents: Kendall's tau {ranks.tau:.4f}, NDCG@10 {ranks.ndcg:.4f}"
-    if parity.beams is not None:
-        beams = parity.beams
-        identical = "none" if beams.undecided else str(beams.identical)
-        text += f"; with {beams.beams} beams {identical} of {beams.sequences} identical"
-    if parity.distributions is not None:
-        distance, rounded = parity.distributions.bundle, parity.distributions.rounded
-        alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"
-        text += (
-            f"; distributions {distance.mean:.2g} nats apart{alone}, median "
-            f"{distance.median:.2g}, 99 % below {distance.percentile_99:.2g}, largest "
-            f"{distance.largest:.2g}, same choice at {distance.same_choice:.2%}"
-        )
-    for task in parity.tasks:
-        bundle, oracle = (shown_figure(task.metric, x) for x in (task.bundle, task.oracle))
-        text += f"; {_text(task.metric)} {bundle}, oracle {oracle}"
-    if parity.references is not None:
-        references = parity.references
-        text += (
-            f"; references at {references.bundle:.4f} nats per token, oracle "
-            f"{references.oracle:.4f} ({_text(references.references)})"
-        )
-    return text
+    rows = [row for row in parity_rows(parity) if row.level != "proof" or not row.passed]
+    found = [f"{passed} ({_text(parity.inputs)}; {_text(parity.backend)})"]
+    return "; ".join([*found, *(f"{row.what}: {_text(row.found)}" for row in rows)])
 
 
 def _tensor_rows(bundle: Bundle) -> Iterator[tuple[str, ...]]:

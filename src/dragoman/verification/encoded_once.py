@@ -98,7 +98,7 @@ class EncodingOnce:
 
 def encoding_once(model: Model) -> Model:
     """Let a model of speech encode a window once; other models are returned as they are."""
-    if not model.manifest.model.takes_audio:
+    if not model.manifest.model.takes_audio or isinstance(model.backend, EncodingOnce):
         return model
     return Model(model.bundle, cast(Backend, EncodingOnce(model.backend)))
 

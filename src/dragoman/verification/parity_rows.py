@@ -269,6 +269,6 @@ def _task(parity: Parity) -> Iterator[ParityRow]:
         if max(references.bundle, references.oracle) < MOST_SHOWN:
             perplexities = (math.exp(nats) for nats in (references.bundle, references.oracle))
             found += "; perplexity {:.4g}, trained model {:.4g}".format(*perplexities)
-        what = f"nats a token of {references.pairs:,} references"
+        what = f"nats a token of {references.pairs:,} references ({references.references})"
         allowed = f"{figure(references.tolerance, 3)} more"
         yield ParityRow("task", what, found, allowed, references.passed)

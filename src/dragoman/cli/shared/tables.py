@@ -66,7 +66,7 @@ def print_parity(parity: Parity) -> None:
     table = Table(*("level", "what", "found", "allowed", ""), title=title, title_justify="left")
     for row in sorted(parity_rows(parity), key=lambda row: row.state != "failed"):
         cells = (row.level, row.what, row.found, row.allowed)
-        table.add_row(*map(escape, cells), outcome(row.state))
+        table.add_row(*(escape(printable(cell)) for cell in cells), outcome(row.state))
     console = Console()
     console.print(table)
     if proof := describe_proof(parity):

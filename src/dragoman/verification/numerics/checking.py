@@ -82,7 +82,7 @@ def check_numerics(
     try:
         with _exact(model, bundle, checkpoint, backend, threads) as exact:
             if exact is not None:
-                exact = model if exact is model else encoding_once(exact)
+                exact = encoding_once(exact)
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
                 slack = Slack(meters["logits"].allowed if "logits" in meters else None)
