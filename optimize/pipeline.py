@@ -177,7 +177,7 @@ class _Outputs:
     def compared(self, model: ir.Model, records: list[PassRecord]) -> list[PassRecord]:
         """Compare outputs after all passes, unless they were compared after each."""
         changing = [number for number, record in enumerate(records) if record.difference is None]
-        if not self._together or not changing:
+        if not (self._together and self._sets and changing):
             return records
         self._together, allowed = False, sum(records[number].tolerance for number in changing)
         last = records[changing[-1]]
@@ -186,6 +186,8 @@ class _Outputs:
         except PassError as error:
             names = ", ".join(records[number].name for number in changing)
             raise PassError(f"{last.graph}: passes {names} together: {error}") from error
+        if change is None:
+            return records
         compared = replace(last, difference=change, tolerance=allowed)
         return [compared if record is last else record for record in records]
 

@@ -23,9 +23,9 @@ def main() -> None:
     for number in stops:
         if signal.getsignal(number) in usual:
             signal.signal(number, _stop)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: in this order, each gets its own number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     try:
         from .cli import main as run
 

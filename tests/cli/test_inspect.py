@@ -83,3 +83,18 @@ def test_a_bundle_that_was_not_verified(dragoman: Dragoman, token_bundle: Path) 
     output = words(dragoman("inspect", token_bundle).stdout)
     assert "parity not verified" in output
     assert "tokenizers none: token ids in and out" in output
+
+
+def test_parity_that_failed_or_decided_nothing(dragoman: Dragoman, bundle_copy: Path) -> None:
+    manifest = json.loads((bundle_copy / "manifest.json").read_text(encoding="utf-8"))
+    parity = manifest["parity"]
+    parity |= {"passed": False, "inputs": "a[/b]\x1b[31m.tsv"}
+    parity["tokens"]["identical"] = 0
+    parity["tasks"][0]["passed"] = False
+    (bundle_copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    outcome = dragoman("inspect", bundle_copy)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    output = words(outcome.stdout)
+    assert "parity failed (a[/b]\\x1b[31m.tsv; onnxruntime)" in output
+    assert "greedy outputs: 0 of 9 identical (allowed all identical) undecided; " in output
+    assert "trained model 100.00% (allowed" in output or "trained model 100.00% failed" in output

@@ -108,6 +108,8 @@ def test_passes_of_a_large_graph_are_compared_once(monkeypatch: pytest.MonkeyPat
     assert len(runs) == 2
     assert [record.difference for record in records] == [None, pytest.approx(8e-4, rel=1e-3)]
     assert [record.tolerance for record in records] == [1e-3, 2e-3]
+    records = apply_passes(doubling(), steps, graph="g", samples=None)
+    assert [(record.difference, record.tolerance) for record in records] == [(None, 1e-3)] * 2
     steps = [Step("first", 2.0008), Step("third", 2.1)]
     with pytest.raises(
         PassError,

@@ -131,7 +131,11 @@ def _parity(parity: Parity | None) -> str:
     passed = outcome("passed" if parity.passed else "failed")
     rows = [row for row in parity_rows(parity) if row.level != "proof" or not row.passed]
     found = [f"{passed} ({_text(parity.inputs)}; {_text(parity.backend)})"]
-    return "; ".join([*found, *(f"{row.what}: {_text(row.found)}" for row in rows)])
+    for row in rows:
+        state = "" if row.passed and not row.undecided else f" {outcome(row.state)}"
+        allowed = f" (allowed {row.allowed})" if row.allowed else ""
+        found.append(_text(f"{row.what}: {row.found}{allowed}") + state)
+    return "; ".join(found)
 
 
 def _tensor_rows(bundle: Bundle) -> Iterator[tuple[str, ...]]:

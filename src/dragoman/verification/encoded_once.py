@@ -47,10 +47,13 @@ class EncodedWindows:
     def together(
         self, source: NDArray[Any], mask: NDArray[np.bool_], compute: Callable[..., Any]
     ) -> Any:
-        """Return the outputs of a batch, which is encoded as a whole."""
+        """Return the outputs of a batch, which is encoded as a whole; large ones are not kept."""
         key = (hashlib.blake2b(source.tobytes()).digest(), source.dtype.str, mask.tobytes())
         if key not in self._outputs:
-            self._outputs[key] = compute(source, mask)
+            found = compute(source, mask)
+            if len(source) > 1 and _bytes(found) > MOST_BYTES:
+                return found
+            self._outputs[key] = found
         self._outputs.move_to_end(key)
         while len(self._outputs) > 1 and sum(map(_bytes, self._outputs.values())) > MOST_BYTES:
             self._outputs.popitem(last=False)

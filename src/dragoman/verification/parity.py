@@ -71,7 +71,6 @@ def check_parity(
         DragomanError: a reference is not a target of the model.
     """
     bundle = bundle or model.bundle
-    model = encoding_once(model)
     if isinstance(reference, EncoderModel):
         return _check_encoder(model, bundle, reference, inputs, backend, checks, threads, advance)
     for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
@@ -86,7 +85,8 @@ def check_parity(
     expected = oracle_outputs(oracle, inputs.sources, limit, advance, drafts)
     precision = model.manifest.precision
     probes = _probes(oracle, inputs, expected)
-    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    encoding = encoding_once(model)
+    numerics, coverage = check_numerics(encoding, bundle, oracle, probes, backend, threads)
     checks = [*checks, *numerics]
     rounded: AutoregressiveModel | None = None
     if precision != "fp32":  # not earlier: it and the graphs in exact form are as large
@@ -94,17 +94,17 @@ def check_parity(
     meters = TensorMeters(model.manifest)
     distances = DistributionMeter(precision, rounded, random=inputs.random)
     choices = ChoiceMeter(oracle, limit)
-    for batch in forced_batches(model, oracle, inputs.sources, expected):
+    for batch in forced_batches(encoding, oracle, inputs.sources, expected):
         meters.add(batch)
         distances.add(batch)
         choices.add(batch)
     tensors = meters.results()
     distributions = distances.result() if distances.positions else None
     slack = rounding(precision, meters.largest_logit)
-    results = results_of_first_windows(model, inputs.sources, expected, results, limit)
+    results = results_of_first_windows(encoding, inputs.sources, expected, results, limit)
     found = bundle_outputs(results)
     outputs = oracle, inputs.sources, expected, found
-    one_pass = compare_one_pass(model, *outputs, results, limit=limit, slack=slack)
+    one_pass = compare_one_pass(encoding, *outputs, results, limit=limit, slack=slack)
     measured = None if precision == "fp32" else choices.result()
     tokens = compare_tokens(*outputs, measured, one_pass, limit=limit)
     beams = compare_beams(model, oracle, inputs.sources, limit, target_language, slack)

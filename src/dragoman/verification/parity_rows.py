@@ -130,7 +130,9 @@ def _highlights(parity: Parity) -> Iterator[str]:
 def _proof(parity: Parity) -> Iterator[ParityRow]:
     for check in parity.checks:
         found = check.note or f"{check.compared:,} {check.unit} compared, none differs"
-        if check.differing or check.problem:
+        if not check.compared and check.problem:
+            found = check.problem
+        elif check.differing or check.problem:
             found = f"{check.differing:,} of {check.compared:,} {check.unit} differ"
             found += f": {check.problem}" * bool(check.problem)
         if check.worst is not None:

@@ -62,12 +62,12 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 def print_parity(parity: Parity) -> None:
     """Print the parity figures, failed ones first, and a conclusion."""
-    title = escape(f"parity with {parity.oracle}, on {parity.inputs}")
+    title = escape(printable(f"parity with {parity.oracle}, on {parity.inputs}"))
     table = Table(*("level", "what", "found", "allowed", ""), title=title, title_justify="left")
     for row in sorted(parity_rows(parity), key=lambda row: row.state != "failed"):
         cells = (row.level, row.what, row.found, row.allowed)
         table.add_row(*(escape(printable(cell)) for cell in cells), outcome(row.state))
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     if proof := describe_proof(parity):
         console.print(proof, markup=False, highlight=False)
