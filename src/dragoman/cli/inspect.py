@@ -135,7 +135,7 @@ def _parity(parity: Parity | None) -> str:
         state = "" if row.passed and not row.undecided else f" {outcome(row.state)}"
         allowed = f" (allowed {row.allowed})" if row.allowed else ""
         found.append(_text(f"{row.what}: {row.found}{allowed}") + state)
-    return "; ".join(found)
+    return "\n".join(found)
 
 
 def _tensor_rows(bundle: Bundle) -> Iterator[tuple[str, ...]]:
