@@ -128,7 +128,7 @@ class _Outputs:
     """The outputs of a graph as it changes, from the first pass on after which it runs."""
 
     def __init__(self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool) -> None:
-        self._sets, self._together = sets, not foreign and is_large(model)
+        self._sets, self._together = sets, bool(sets) and not foreign and is_large(model)
         self._last: list[Outputs] | None = None
         self._yardstick = _Yardstick(model, sets) if foreign and sets else None
         self.unrunnable: PassError | None = None
@@ -151,11 +151,12 @@ class _Outputs:
 
         It is None if there are no previous outputs, and 0 if the graph has not changed.
         """
-        before = self._last
         if not changed or not self._sets:
-            return None if before is None else 0.0, allowed
-        if self._together:
-            return None, allowed
+            return None if self._last is None else 0.0, allowed
+        return (None, allowed) if self._together else self._compare(model, allowed)
+
+    def _compare(self, model: ir.Model, allowed: float) -> tuple[float | None, float]:
+        before = self._last
         try:
             self._last = self._run(model)
         except PassError:
@@ -176,15 +177,14 @@ class _Outputs:
 
     def compared(self, model: ir.Model, records: list[PassRecord]) -> list[PassRecord]:
         """Compare outputs after all passes, unless they were compared after each."""
-        changing = [number for number, record in enumerate(records) if record.difference is None]
-        if not (self._together and self._sets and changing):
+        changing = [record for record in records if record.difference is None]
+        if not self._together or not changing:
             return records
-        self._together, allowed = False, sum(records[number].tolerance for number in changing)
-        last = records[changing[-1]]
+        last = changing[-1]
         try:
-            change, allowed = self.change(model, allowed, changed=True)
+            change, allowed = self._compare(model, sum(record.tolerance for record in changing))
         except PassError as error:
-            names = ", ".join(records[number].name for number in changing)
+            names = ", ".join(record.name for record in changing)
             raise PassError(f"{last.graph}: passes {names} together: {error}") from error
         if change is None:
             return records

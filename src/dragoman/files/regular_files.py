@@ -55,7 +55,7 @@ def check_regular(path: Path, limit: int | None = None) -> int:
         str(path).encode()  # libraries take no other
         status = path.stat()
         if not os.access(path, os.R_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise FileError(path, f"expected a readable file: {os.strerror(errno.EACCES)}")
     except FileNotFoundError as error:
         raise FileError(path, "expected a file, found none") from error
     except OSError as error:

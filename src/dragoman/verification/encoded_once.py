@@ -112,8 +112,6 @@ def encode_together(
     """Encode a batch of speech as a whole; texts are returned as they are."""
     if not model.manifest.model.takes_audio:
         return source
-    backend: Any = model.backend
-    once = isinstance(backend, EncodingOnce)
-    encode = backend.encode_together if once else backend.encode
-    encoded: Encoded = encode(source, mask)
-    return encoded
+    backend = model.backend
+    encode = backend.encode_together if isinstance(backend, EncodingOnce) else backend.encode
+    return encode(source, mask)
