@@ -25,7 +25,7 @@ from dragoman.runtime.format.parity import (
     TensorParity,
     TokenParity,
 )
-from dragoman.verification.parity_rows import parity_rows, verdict_of
+from dragoman.verification.parity_rows import parity_rows
 from dragoman.verification.report.contents import (
     AttentionExample,
     BundleReport,
@@ -44,6 +44,7 @@ from dragoman.verification.sensitivity import (
     ProductSensitivity,
     Sensitivity,
 )
+from dragoman.verification.verdict import verdict_of
 
 from ..zoo import letters_model, letters_tokenizers
 

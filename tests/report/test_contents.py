@@ -21,16 +21,11 @@ from dragoman.runtime.format.parity import (
     VectorParity,
     describe_random,
 )
-from dragoman.verification.parity_rows import (
-    figure,
-    parity_rows,
-    rows_of_engines,
-    verdict_of,
-)
+from dragoman.verification.parity_rows import figure, parity_rows, rows_of_engines
 from dragoman.verification.report.contents import counted
 from dragoman.verification.report.gathering import licences_in, training_of
 from dragoman.verification.report.page import parted
-from dragoman.verification.verdict import describe_failure
+from dragoman.verification.verdict import describe_failure, verdict_of
 
 from .conftest import parity
 

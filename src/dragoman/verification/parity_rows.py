@@ -1,14 +1,12 @@
-"""Formats parity as rows of a table, and as the sentence of a verdict."""
+"""Formats parity as rows of a table."""
 
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from dragoman.metrics import describe_undecided, shown_figure
-from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity import Parity, TaskParity, TensorParity, are_own
+from dragoman.runtime.format.parity import Parity, TaskParity, TensorParity
 
 MOST_SHOWN = 100
 """Nats: a perplexity beyond its exponential says nothing."""
@@ -43,14 +41,6 @@ class ParityRow:
         return "undecided" if self.undecided else "passed" if self.passed else "failed"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of parity, in a word and as a sentence for whoever signs."""
-
-    state: Literal["passed", "failed", "not verified"]
-    sentence: str
-
-
 def parity_rows(parity: Parity) -> tuple[ParityRow, ...]:
     """Make a row for each comparison, in the order of the checks."""
     return (
@@ -66,65 +56,6 @@ def parity_rows(parity: Parity) -> tuple[ParityRow, ...]:
 def rows_of_engines(parity: Parity) -> tuple[ParityRow, ...]:
     """Make the rows of the engines' own outputs."""
     return tuple(replace(row, what=f"engines: {row.what}") for row in parity_rows(parity))
-
-
-def verdict_of(
-    what: str, precision: Precision, parity: Parity | None, directory: str, *, unrun: bool = False
-) -> Verdict:
-    """Describe the outcome in a sentence for whoever signs.
-
-    Args:
-        unrun: whether the bundle has engines, and only their graphs were run
-    """
-    if parity is None:
-        return Verdict(
-            "not verified",
-            f"{what} was never compared with the trained model: run dragoman verify {directory} "
-            "CHECKPOINT.",
-        )
-    compared = f"compared on {parity.inputs}"
-    if are_own(parity.inputs):
-        compared += ", which say nothing about quality"
-    if not parity.passed:
-        failed = [row for row in parity_rows(parity) if row.state == "failed"]
-        text = f"{what} does not compute what the trained model computes ({compared})."
-        for row in failed[:2]:
-            allowed = f", allowed {row.allowed}" if row.allowed else ""
-            text += f" {row.what[:1].upper()}{row.what[1:]}: found {row.found}{allowed}."
-        return Verdict("failed", text)
-    exactly = "" if precision == "fp32" else f", as far as {precision} allows"
-    return Verdict(
-        "passed",
-        f"{what} computes what the trained model computes{exactly}: "
-        f"{', '.join(_highlights(parity))} ({compared})."
-        + " This holds for the graphs of its engines; the engines were not run."
-        * unrun,
-    )
-
-
-def _highlights(parity: Parity) -> Iterator[str]:
-    tokens, distributions = parity.tokens, parity.distributions
-    if tokens.undecided:
-        yield f"none of {tokens.sequences:,} greedy outputs is identical, which rounding explains"
-    elif tokens.sequences:
-        yield f"{tokens.identical:,} of {tokens.sequences:,} greedy outputs are identical"
-    if distributions is not None and distributions.allowed is not None:
-        yield (
-            "distributions of the next token are "
-            f"{figure(distributions.bundle.mean)} nats apart on average "
-            f"({figure(distributions.allowed)} are allowed)"
-        )
-    if parity.vectors is not None:
-        yield f"the mean cosine of embeddings is {parity.vectors.bundle.mean:.6f}"
-    for task in parity.tasks:
-        ours, theirs = _shown(task)
-        undecided = "; too few texts to decide" if task.undecided else ""
-        yield f"{task.metric} is {ours} (the trained model's is {theirs}{undecided})"
-    if (references := parity.references) is not None:
-        yield (
-            f"references have {references.bundle:.4f} nats a token (to the trained model "
-            f"{references.oracle:.4f})"
-        )
 
 
 def _proof(parity: Parity) -> Iterator[ParityRow]:
@@ -241,19 +172,20 @@ def _tokens(parity: Parity) -> Iterator[ParityRow]:
     if (cost := parity.shortlist) is not None:
         found = f"{cost.identical} of {cost.sequences} identical"
         for task in cost.tasks:
-            bundle, oracle = _shown(task)
+            bundle, oracle = shown_task(task)
             found += f"; {task.metric} {bundle}, of the whole vocabulary {oracle}"
         what = f"the shortlist's cost, with {cost.allowed:,.0f} tokens a source"
         yield ParityRow("tokens", what, found, "", None)
 
 
-def _shown(task: TaskParity) -> tuple[str, str]:
+def shown_task(task: TaskParity) -> tuple[str, str]:
+    """Format the metric of the bundle and of the oracle."""
     return shown_figure(task.metric, task.bundle), shown_figure(task.metric, task.oracle)
 
 
 def _task(parity: Parity) -> Iterator[ParityRow]:
     for task in parity.tasks:
-        ours, theirs = _shown(task)
+        ours, theirs = shown_task(task)
         found = f"{ours}, trained model {theirs}"
         if task.chance is not None and task.oracle != task.bundle:
             found += f", by chance with p = {figure(task.chance)}"

@@ -1,8 +1,12 @@
-"""Describes the first check that failed and the tolerance that would pass, or what was proved."""
+"""Describes the outcome of parity: for whoever signs, the first failure, and what was proved."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
+from typing import Literal
 
 from dragoman.metrics import shown_figure
+from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import (
     NOT_FINITE,
     BeamParity,
@@ -13,6 +17,75 @@ from dragoman.runtime.format.parity import (
     TokenParity,
     are_own,
 )
+
+from .parity_rows import figure, parity_rows, shown_task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of parity, in a word and as a sentence for whoever signs."""
+
+    state: Literal["passed", "failed", "not verified"]
+    sentence: str
+
+
+def verdict_of(
+    what: str, precision: Precision, parity: Parity | None, directory: str, *, unrun: bool = False
+) -> Verdict:
+    """Describe the outcome in a sentence for whoever signs.
+
+    Args:
+        unrun: whether the bundle has engines, and only their graphs were run
+    """
+    if parity is None:
+        return Verdict(
+            "not verified",
+            f"{what} was never compared with the trained model: run dragoman verify {directory} "
+            "CHECKPOINT.",
+        )
+    compared = f"compared on {parity.inputs}"
+    if are_own(parity.inputs):
+        compared += ", which say nothing about quality"
+    if not parity.passed:
+        failed = [row for row in parity_rows(parity) if row.state == "failed"]
+        text = f"{what} does not compute what the trained model computes ({compared})."
+        for row in failed[:2]:
+            allowed = f", allowed {row.allowed}" if row.allowed else ""
+            text += f" {row.what[:1].upper()}{row.what[1:]}: found {row.found}{allowed}."
+        return Verdict("failed", text)
+    exactly = "" if precision == "fp32" else f", as far as {precision} allows"
+    return Verdict(
+        "passed",
+        f"{what} computes what the trained model computes{exactly}: "
+        f"{', '.join(_highlights(parity))} ({compared})."
+        + " This holds for the graphs of its engines; the engines were not run."
+        * unrun,
+    )
+
+
+def _highlights(parity: Parity) -> Iterator[str]:
+    tokens, distributions = parity.tokens, parity.distributions
+    if tokens.undecided:
+        yield f"none of {tokens.sequences:,} greedy outputs is identical, which rounding explains"
+    elif tokens.sequences:
+        yield f"{tokens.identical:,} of {tokens.sequences:,} greedy outputs are identical"
+    if distributions is not None and distributions.allowed is not None:
+        yield (
+            "distributions of the next token are "
+            f"{figure(distributions.bundle.mean)} nats apart on average "
+            f"({figure(distributions.allowed)} are allowed)"
+        )
+    if parity.vectors is not None:
+        yield f"the mean cosine of embeddings is {parity.vectors.bundle.mean:.6f}"
+    for task in parity.tasks:
+        ours, theirs = shown_task(task)
+        undecided = "; too few texts to decide" if task.undecided else ""
+        yield f"{task.metric} is {ours} (the trained model's is {theirs}{undecided})"
+    if (references := parity.references) is not None:
+        yield (
+            f"references have {references.bundle:.4f} nats a token (to the trained model "
+            f"{references.oracle:.4f})"
+        )
 
 
 def describe_failure(parity: Parity) -> str:

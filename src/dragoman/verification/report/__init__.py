@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..parity_rows import ParityRow, Verdict
+    from ..parity_rows import ParityRow
+    from ..verdict import Verdict
     from .contents import (
         AttentionExample,
         BundleReport,

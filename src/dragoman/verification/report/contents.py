@@ -14,8 +14,9 @@ from dragoman.runtime.format.manifest import FileRecord, PassRecord
 from dragoman.runtime.format.parity import Parity, TaskParity
 from dragoman.runtime.format.plain_data import to_plain
 
-from ..parity_rows import ParityRow, Verdict
+from ..parity_rows import ParityRow
 from ..sensitivity import Sensitivity
+from ..verdict import Verdict
 
 Part = Literal["licences", "training", "parity", "sensitivity", "speed", "attention"]
 

@@ -31,8 +31,9 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
-from ..parity_rows import parity_rows, rows_of_engines, verdict_of
+from ..parity_rows import parity_rows, rows_of_engines
 from ..sensitivity import Sensitivity
+from ..verdict import verdict_of
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed, Training
 
 KINDS: dict[Kind, str] = {
