@@ -124,13 +124,18 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
 
 
 def _translated(program: ExportedProgram, shapes: tuple[Any, ...], spec: GraphSpec) -> ir.Model:
+    from onnxscript.function_libs.torch_lib.ops.core import aten_reshape  # takes a second
+
     # Another trace, to decompose operators, would take as long as all else.
     translate = partial(
         torch.onnx.export,
         program,
         dynamo=True,
         opset_version=OPSET,
-        custom_translation_table={torch.ops.aten.to.dtype: _cast},
+        custom_translation_table={
+            torch.ops.aten.to.dtype: _cast,
+            torch.ops.dragoman.reshape.default: aten_reshape,
+        },
         dynamic_shapes=shapes,  # for the names of axes
         input_names=[tensor.name for tensor in spec.inputs],
         output_names=[tensor.name for tensor in spec.outputs],

@@ -1,9 +1,9 @@
 """The graphs of the contract as PyTorch modules, thin wrappers around the reference models.
 
-The reference model's own code is traced, with two replacements: `scaled_dot_product_attention` by
-ONNX `Attention` (opset 24; q, k, v and mask only), and the decoder's memory by caches of fixed
-capacity that `TensorScatter` (opset 24) writes in place, or by states that `Scan` (opset 24) or
-`GRU` (opset 22) moves on.
+The reference model's own code is traced, with three replacements: `scaled_dot_product_attention` by
+ONNX `Attention` (opset 24; q, k, v and mask only), the decoder's memory by caches of fixed capacity
+that `TensorScatter` (opset 24) writes in place, or by states that `Scan` (opset 24) or `GRU` (opset
+22) moves on, and `torch.reshape` in attention by the same without a proof of its shape.
 """
 
 from __future__ import annotations
@@ -260,22 +260,38 @@ def onnx_attention(
     )
 
 
+RESHAPE = f"{SCRATCH_DOMAIN}::reshape"
+torch.library.define(RESHAPE, "(Tensor x, SymInt[] shape) -> Tensor")
+
+
+@torch.library.register_fake(RESHAPE)  # type: ignore[untyped-decorator]
+def _reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Trust a shape. PyTorch proves each by all before: half of the time of a deep decoder."""
+    known = math.prod(size for size in shape if not _is_inferred(size))
+    inferred = x.numel() // known
+    return x.new_empty([inferred if _is_inferred(size) else size for size in shape])
+
+
+def _is_inferred(size: int) -> bool:
+    return isinstance(size, int) and size < 0
+
+
 @contextlib.contextmanager
 def exporting(model: nn.Module) -> Iterator[None]:
     """Replace attention by ONNX operators, and turn off training and dropout, within the block."""
     before = [(module, module.training, getattr(module, "p", 0.0)) for module in model.modules()]
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
-    originals = [attention.attend for attention in attentions]
+    originals = [(attention.attend, attention.reshape) for attention in attentions]
     for attention in attentions:
-        attention.attend = onnx_attention
+        attention.attend, attention.reshape = onnx_attention, torch.ops.dragoman.reshape
     for module in model.eval().modules():
         if isinstance(module, nn.Dropout):
             module.p = 0  # names of values would depend on it
     try:
         yield
     finally:
-        for attention, attend in zip(attentions, originals, strict=True):
-            attention.attend = attend
+        for attention, own in zip(attentions, originals, strict=True):
+            attention.attend, attention.reshape = own
         for module, mode, share in before:
             module.training = mode
             if isinstance(module, nn.Dropout):

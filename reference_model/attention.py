@@ -9,7 +9,7 @@ Dimensions used here and below:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .config import ModelConfig
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float | None], Tensor]
+Reshape = Callable[[Tensor, Sequence[int]], Tensor]
 
 MASKED_SCORE = -1e4
 """The score that an additive mask adds to excluded keys. Its exp is 0 in every precision, and it is
@@ -140,6 +141,7 @@ class MultiHeadAttention(nn.Module):
             self.bilinear = nn.Parameter(torch.empty(shape))
         self.dropout = nn.Dropout(config.attention_dropout)
         self.attend: AttentionFunction = scaled_dot_product_attention
+        self.reshape: Reshape = torch.reshape
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory [B, K, D] to keys [B, H, K, Dh] and values [B, H, K, Dv]."""
@@ -165,11 +167,12 @@ class MultiHeadAttention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         """[B, K, H * Dh] -> [B, H, K, Dh], and with Dv for values."""
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+        return self.reshape(x, (*x.shape[:2], self.num_heads, -1)).transpose(1, 2)
 
     def _join_heads(self, heads: Tensor, x: Tensor) -> Tensor:
         """[G, H, B / G * Q, Dv] -> [B, Q, H * Dv] for x [B, Q, D]."""
-        return heads.transpose(1, 2).reshape(*x.shape[:2], self.num_heads * self.value_size)
+        width = self.num_heads * self.value_size
+        return self.reshape(heads.transpose(1, 2), (*x.shape[:2], width))
 
 
 class CrossAttention(MultiHeadAttention):
@@ -192,7 +195,8 @@ class CrossAttention(MultiHeadAttention):
             value: [G, H, S, Dv]
             mask: broadcastable to [G, H, B / G * Q, S], see `scaled_dot_product_attention`
         """
-        together = self.query(x).reshape(key.shape[0], -1, self.num_heads, key.shape[-1])
+        shape = (key.shape[0], -1, self.num_heads, key.shape[-1])
+        together = self.reshape(self.query(x), shape)
         heads = self._attended(together.transpose(1, 2), key, value, mask)
         return self.output(self._join_heads(heads, x))
 

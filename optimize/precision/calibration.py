@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
+from dragoman.runtime.backends.interface import Encoded
 from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.decoding.request import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
@@ -68,7 +69,8 @@ def calibration_batches(
     kept: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
-    backend = InMemoryBackend(bundle, graphs, None)
+    kind = _RememberingAudio if model.takes_audio else InMemoryBackend
+    backend = kind(bundle, graphs, None)
     targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
@@ -99,6 +101,22 @@ def calibration_batches(
     return observed
 
 
+class _RememberingAudio(InMemoryBackend):
+    """Encodes the last audio once: a window takes a large model seconds."""
+
+    _last: tuple[NDArray[Any], Encoded] | None = None
+
+    def encode(self, source: NDArray[Any], *others: Any) -> Any:
+        """Return the encoder's outputs by tensor name."""
+        if self._last is None or not np.array_equal(source, self._last[0]):
+            self._last = source, super().encode(source, *others)
+        return self._last[1]
+
+    def start(self, source: Any, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
+        """Start decoding; see `Backend.start`."""
+        return super().start(self.encode(source, mask), mask, *a, **k)
+
+
 def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
     manifest, spec = model.manifest, model.manifest.model
     limit = min(LONGEST, manifest.default_max_new_tokens)
@@ -119,7 +137,7 @@ def _random(bundle: Bundle) -> Sequence[EncoderInput]:
     positions = spec.max_source_positions if spec.has_encoder else spec.max_target_positions
     longest = min(LONGEST, positions if spec.has_encoder else positions // 2)
     speech = spec.takes_audio
-    positions = spec.max_source_positions if speech else LONGEST
+    positions = spec.max_source_positions if speech else 2 * LONGEST
     affordable = int(MOST_PRODUCTS / max(1, weights * positions))
     count = max(1 if speech else FEWEST, min(WINDOWS if speech else SOURCES, affordable))
     lengths = generator.integers(1, max(1, longest) + 1, count).tolist()

@@ -42,7 +42,7 @@ _OF_SHORTLIST = ("shortlist_weight", "allowed_token", "allowed_column")
 
 LONG_PROMPT = 8
 """Tokens; longer prompts are read once for all beams of a source."""
-LOGITS_AT_ONCE = 2**23
+LOGITS_AT_ONCE = 2**25
 """Numbers among the logits of a run; longer prompts are read in parts."""
 
 

@@ -51,6 +51,8 @@ PRODUCTS = 1_000_000_000
 LEAST_STEPS, MOST_STEPS = 4, 16
 SECONDS = (1.5, 4.0)
 """Lengths of generated sound; `load` checks the first."""
+WINDOW_PRODUCTS = 3e11
+"""The multiplications of an encoder's window up to which `verify` checks the second, too."""
 MOST_CHARACTERS = 1000
 DIGITS = 5
 LIKELY = 5
@@ -183,7 +185,9 @@ def _chosen(
     if model.takes_audio:
         assert manifest.audio is not None
         window = manifest.audio.chunk_seconds
-        for number, seconds in enumerate(sorted({min(seconds, window) for seconds in SECONDS})):
+        products = _sizes(reference)["encoder"] * model.max_source_positions
+        lengths = SECONDS if products <= WINDOW_PRODUCTS else SECONDS[:1]
+        for number, seconds in enumerate(sorted({min(seconds, window) for seconds in lengths})):
             name = f"{seconds:g} s of generated sound"
             yield _asked(name=name, at_load=not number, max_new_tokens=steps, seconds=seconds)
         return
