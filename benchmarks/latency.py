@@ -33,7 +33,7 @@ from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.plain_data import Problems, from_plain
 from dragoman.tested_versions import installed_version
-from dragoman.verification.report.contents import Percentiles, Speed, Timing
+from dragoman.verification.report.contents import BatchFigures, Percentiles, Speed, Timing
 
 from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
 from .machine import machine
@@ -46,26 +46,6 @@ SOURCE_LENGTH, NEW_TOKENS = 32, 64
 LENGTHS = (8, 32, 128)
 """Tokens of the sources that are measured, as far as the model has positions."""
 RUNS = 3
-
-
-@dataclass(frozen=True)
-class BatchFigures:
-    """The figures of one batch size."""
-
-    batch_size: int
-    encoder: Percentiles | None
-    """One call of the encoder, caches allocated, ms; None for a decoder-only model."""
-    prompt: Percentiles | None
-    """Prefill, including the first new token, ms; decoder-only models."""
-    step: Percentiles | None
-    """One decoding step of the whole batch, ms; on a GPU, the mean of the steps of a batch, since
-    tokens of several steps are read together; None for an encoder-only model."""
-    sentence: Percentiles
-    """From source tokens to the last new token, or to the encoder's outputs, for each sentence of
-    the batch, ms."""
-    tokens_per_second: float
-    """New tokens (for an encoder-only model, source tokens) of all rows over the median time of a
-    batch."""
 
 
 @dataclass(frozen=True)

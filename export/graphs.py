@@ -267,13 +267,10 @@ torch.library.define(RESHAPE, "(Tensor x, SymInt[] shape) -> Tensor")
 @torch.library.register_fake(RESHAPE)  # type: ignore[untyped-decorator]
 def _reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Trust a shape. PyTorch proves each by all before: half of the time of a deep decoder."""
-    known = math.prod(size for size in shape if not _is_inferred(size))
-    inferred = x.numel() // known
-    return x.new_empty([inferred if _is_inferred(size) else size for size in shape])
-
-
-def _is_inferred(size: int) -> bool:
-    return isinstance(size, int) and size < 0
+    sizes = list(shape)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = x.numel() // -math.prod(sizes)
+    return x.new_empty(sizes)
 
 
 @contextlib.contextmanager

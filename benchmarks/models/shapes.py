@@ -48,10 +48,12 @@ SHAPES = {  # layers, d_model, heads, d_ff, activation; family, vocabulary, posi
     "bart-large-cnn": Shape(12, 1024, 16, 4096, "gelu", "bart", 50264, 1024, 2.0),
     "nllb-tiny": Shape(2, 64, 4, 128, "relu", "m2m_100", 262, sharpness=1.0),
     "nllb-600m": Shape(12, 1024, 16, 4096, "relu", "m2m_100", 256206, 1024, 1.0),
+    "nllb-1.3b": Shape(24, 1024, 16, 8192, "relu", "m2m_100", 256206, 1024, 1.0),
+    "nllb-3.3b": Shape(24, 2048, 16, 8192, "relu", "m2m_100", 256206, 1024, 1.0),
 }
 """base and big are those of OPUS-MT, student that of Marian's students, bart-large-cnn that of
-the summarizer of this name (406 M parameters), nllb-600m that of NLLB-200-distilled-600M (615 M);
-those called tiny are small enough for tests."""
+the summarizer of this name (406 M parameters), the others those of NLLB-200 (615 M, 1.37 and 3.34
+billion); those called tiny are small enough for tests."""
 
 
 def describe(shape: str, vocab_size: int) -> str:

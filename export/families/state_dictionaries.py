@@ -1,20 +1,10 @@
 """Families whose checkpoints are bare state dictionaries, without the code of their model.
 
-The owner adds a `config.json` with what the weights do not show; `docs/families.md` describes each
-field. There are models built around PyTorch's own `torch.nn.Transformer`, or its encoder and
-decoder, with the names of the modules around it:
-
-    {"model_type": "torch.nn.Transformer", "num_heads": 8, "norm_first": false,
-     "activation": "relu", "scale_embedding": true, "positions": "sinusoidal",
-     "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3,
-     "names": {"transformer": "transformer", "source_embedding": "src_tok_emb.embedding",
-               "target_embedding": "tgt_tok_emb.embedding", "output": "generator"}}
-
-and the Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and its many copies, which
-have post-norm, ReLU, learned positions, embeddings scaled by sqrt(d_model), and no tied weights:
-
-    {"model_type": "pytorch-seq2seq", "num_heads": 8,
-     "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3}
+The owner adds a `config.json` with what the weights do not show; `docs/families.md` has examples
+and describes each field. There are models built around PyTorch's own `torch.nn.Transformer`, or its
+encoder and decoder, with the names of the modules around it, and the Transformer of the tutorial
+"pytorch-seq2seq" (Trevett 2021), which has post-norm, ReLU, learned positions, embeddings scaled by
+sqrt(d_model), and no tied weights.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
-from dragoman.runtime.backends.interface import Encoded
 from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.decoding.request import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
@@ -21,6 +20,7 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.runtime.model import Model
 from dragoman.runtime.speech.prompts import greedy_options
 
+from ..checking.encoded_once import encoding_once
 from ..graph_values import is_weight, producer
 from ..running import InMemoryBackend, Runner, Samples, only_outputs
 from ..step_inputs import random_sources
@@ -69,9 +69,8 @@ def calibration_batches(
     kept: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
-    kind = _RememberingAudio if model.takes_audio else InMemoryBackend
-    backend = kind(bundle, graphs, None)
-    targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
+    running = encoding_once(Model(bundle, InMemoryBackend(bundle, graphs, None)))
+    targets = _targets(running, chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
     for batch in batches(lengths, max_batch_size=32, max_batch_tokens=512):
@@ -85,7 +84,7 @@ def calibration_batches(
             observed["encoder"].append(CalibrationBatch(_named(encoder, by_role), mask, random))
         if targets is not None:
             # The encoder of an encoder-only model is not run: no graph reads its outputs.
-            encoded = backend.encode(source, mask) if model.has_encoder else {}
+            encoded = running.backend.encode(source, mask) if model.has_encoder else {}
             tokens, written = pad([targets[i] for i in batch], model.pad_token_id)
             positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
             by_role |= {"token": tokens, "read": positions}
@@ -99,22 +98,6 @@ def calibration_batches(
             samples = _named(decoder, by_role) | caches | encoded
             observed["decoder"].append(CalibrationBatch(samples, written, random))
     return observed
-
-
-class _RememberingAudio(InMemoryBackend):
-    """Encodes the last audio once: a window takes a large model seconds."""
-
-    _last: tuple[NDArray[Any], Encoded] | None = None
-
-    def encode(self, source: NDArray[Any], *others: Any) -> Any:
-        """Return the encoder's outputs by tensor name."""
-        if self._last is None or not np.array_equal(source, self._last[0]):
-            self._last = source, super().encode(source, *others)
-        return self._last[1]
-
-    def start(self, source: Any, mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
-        """Start decoding; see `Backend.start`."""
-        return super().start(self.encode(source, mask), mask, *a, **k)
 
 
 def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:

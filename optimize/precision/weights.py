@@ -253,15 +253,9 @@ def round_for(
         return RoundedWeight(rounded, form, _error_of_weight(rounded, numbers))
     if usable is None:
         return RoundedWeight(rounded, form, float("nan"))
-    count = len(usable.rows)
-    step = min(count // FEWEST_ROWS, count * numbers.size // MOST_PRODUCTS)
-    rows = usable.rows[:: max(1, step)]
+    rows = usable.rows[:: 1 + (len(usable.rows) * numbers.size >> 34)]  # fewer of a large table
     read = form.round_inputs(rows)
     return RoundedWeight(rounded, form, _error_of_product(rounded, numbers, rows, read))
-
-
-MOST_PRODUCTS, FEWEST_ROWS = 2**31, 64
-"""Multiplications on whose results an error is measured, and the rows that are kept in any case."""
 
 
 NUMBERS_AT_ONCE = 2**22

@@ -204,7 +204,6 @@ def bundle_report(label: str = "g2p-int8", found: Parity | None = None) -> Bundl
         parity=found,
         tasks=found.tasks,
         checks=parity_rows(found),
-        explained_margin=2.1,
         passes=(
             PassRecord("attention", "encoder", 4, (), 134, 101, 3.3e-7, 1e-5),
             PassRecord("query-scale", "encoder", 0, (), 101, 101, 0.0, 1e-5),

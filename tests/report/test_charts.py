@@ -32,7 +32,7 @@ EXAMPLE = AttentionExample("t", HOSTILE, ("$x^2$", "<b>"), ("ä", "日"), ((0.2,
 
 CHARTS: dict[str, tuple[Callable[[], Chart], list[str]]] = {
     "margins": (
-        lambda: draw_margins(parity().tokens.divergences, 2.1, "m"),
+        lambda: draw_margins(parity().tokens, "m"),
         ["margin, logits", "sequences that differ", "allowed: 2.1"],
     ),
     "products": (
@@ -120,12 +120,13 @@ def test_more_products_than_fit() -> None:
 
 
 def test_margins_of_forbidden_tokens_are_counted_apart() -> None:
-    divergences = parity().tokens.divergences
-    forbidden = dataclasses.replace(divergences[0], margin=1e300)
-    chart = draw_margins((*divergences, forbidden), None, "m")
+    tokens = dataclasses.replace(parity().tokens, allowed_margin=None)
+    forbidden = dataclasses.replace(tokens.divergences[0], margin=1e300)
+    some = dataclasses.replace(tokens, divergences=(*tokens.divergences, forbidden))
+    chart = draw_margins(some, "m")
     assert "1 more chose a token that is forbidden" in chart.caption
     assert not any("e2" in text or "e3" in text for text in texts(chart))
-    draw_margins([forbidden], None, "m")
+    draw_margins(dataclasses.replace(tokens, divergences=(forbidden,)), "m")
 
 
 def test_speed_has_four_curves_of_every_bundle() -> None:

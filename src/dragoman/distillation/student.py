@@ -84,14 +84,11 @@ def student_recipe(
     """Make the recipe that a student is trained and judged by.
 
     Args:
-        path: the student's file, for errors and names of files; None: there is none
-        stated: the file's sections, see `read_student_file`: model, vocabulary, training, cleaning
-            and metrics, or some of them, as for `read_training_file`
+        path, stated: the student's file, if there is one, and its sections (`read_student_file`)
         files: what the student is trained, validated and judged on, which need not exist yet
         checkpoint: directory of the student's checkpoint
         of_teacher: the recipe that gives the data, if one does
-        originals: whether the references are learned, too
-        metrics, epochs: what takes the place of the file's; None: nothing does
+        originals, metrics, epochs: see `dragoman.distill`
 
     Raises:
         ConfigError: the section "model" is invalid.

@@ -52,7 +52,7 @@ LEAST_STEPS, MOST_STEPS = 4, 16
 SECONDS = (1.5, 4.0)
 """Lengths of generated sound; `load` checks the first."""
 WINDOW_PRODUCTS = 3e11
-"""The multiplications of an encoder's window up to which `verify` checks the second, too."""
+"""The most multiplications of a window of which there are two."""
 MOST_CHARACTERS = 1000
 DIGITS = 5
 LIKELY = 5

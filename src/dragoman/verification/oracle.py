@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dragoman.errors import DragomanError
+from dragoman.optimize.checking.encoded_once import EncodedWindows
 from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.targets import Schemes, find_target
 from dragoman.reference_model import (
@@ -45,8 +46,6 @@ from dragoman.runtime.format.manifest import Manifest, Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
-
-from .encoded_once import EncodedWindows
 
 BATCH_SIZE = 64
 BATCH_TOKENS = 4096

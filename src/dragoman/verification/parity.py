@@ -15,6 +15,7 @@ import torch
 
 from dragoman.errors import DragomanError, shown
 from dragoman.onnx_graphs.graph_files import load_graph, module_of
+from dragoman.optimize.checking.encoded_once import encoding_once
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.graph_values import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
@@ -33,7 +34,6 @@ from .checks.distances import DistributionMeter, TensorMeters
 from .checks.encoders import compare_encoder
 from .checks.task import compare_references, compare_task, prepared
 from .checks.tokens import bundle_outputs, compare_tokens, greedy_results, results_of_first_windows
-from .encoded_once import encoding_once
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .numerics.checking import check_numerics

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.optimize.checking.encoded_once import encode_together
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Encoded
 from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import Check
 
 from ..checks.distances import differences, divergence
-from ..encoded_once import encode_together
 from ..tolerances import Slack, Tally
 from .probes import Probe, batch_of
 

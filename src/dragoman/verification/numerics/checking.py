@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dragoman.optimize.checking.encoded_once import encoding_once
 from dragoman.optimize.exact import exact_model
 from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
@@ -24,7 +25,6 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Check, Coverage
 
 from ..checks.distances import DistanceMeter
-from ..encoded_once import encoding_once
 from ..inputs.parity_inputs import random_inputs
 from ..oracle import oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights

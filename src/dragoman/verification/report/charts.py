@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dragoman.reference_model.training.history import Epoch
-from dragoman.runtime.format.parity import Divergence
+from dragoman.runtime.format.parity import TokenParity
 from dragoman.verification.sensitivity import Sensitivity
 
 from ..parity_rows import figure
@@ -184,9 +184,9 @@ def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
 MOST_BINS = 20
 
 
-def draw_margins(divergences: Sequence[Divergence], explained: float | None, name: str) -> Chart:
+def draw_margins(tokens: TokenParity, name: str) -> Chart:
     """Draw a histogram of the oracle's margins where outputs differ."""
-    margins = np.array([divergence.margin for divergence in divergences])
+    margins, explained = np.array([d.margin for d in tokens.divergences]), tokens.allowed_margin
     shown = margins[margins < 1e30]  # a forbidden token's is infinite
     beyond = len(margins) - len(shown)
 

@@ -82,19 +82,31 @@ class Percentiles:
 
 
 @dataclass(frozen=True)
-class Timing:
-    """How long batches of one size and one length of sources take."""
+class BatchFigures:
+    """The figures of one batch size."""
 
     batch_size: int
+    encoder: Percentiles | None
+    """One call of the encoder, caches allocated, ms; None for a decoder-only model."""
+    prompt: Percentiles | None
+    """Prefill, including the first new token, ms; decoder-only models."""
+    step: Percentiles | None
+    """One decoding step of the whole batch, ms; on a GPU, the mean of the steps of a batch, since
+    tokens of several steps are read together; None for an encoder-only model."""
+    sentence: Percentiles
+    """From source tokens to the last new token, or to the encoder's outputs, for each sentence of
+    the batch, ms."""
+    tokens_per_second: float
+    """New tokens (for an encoder-only model, source tokens) of all rows over the median time of a
+    batch."""
+
+
+@dataclass(frozen=True)
+class Timing(BatchFigures):
+    """How long batches of one size and one length of sources take."""
+
     source_length: int
     new_tokens: int
-    encoder: Percentiles | None
-    prompt: Percentiles | None
-    step: Percentiles | None
-    sentence: Percentiles
-    tokens_per_second: float
-    """`encoder`, `prompt`, `step`, `sentence` and `tokens_per_second`: see `latency.BatchFigures`.
-    """
 
 
 @dataclass(frozen=True)
@@ -162,8 +174,6 @@ class BundleReport:
     parity: Parity | None
     tasks: tuple[TaskParity, ...]
     checks: tuple[ParityRow, ...]
-    explained_margin: float | None
-    """The largest margin of a divergence that parity allows; None: unknown."""
     passes: tuple[PassRecord, ...]
     sensitivity: Sensitivity | None
     speed: Speed | None

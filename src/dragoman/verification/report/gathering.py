@@ -101,7 +101,6 @@ class _BundleReporter:
             self._missing["sensitivity"] = self._no_sensitivity()
         if isinstance(speed, str):
             self._missing["speed"] = speed
-        explained = None if parity is None else parity.tokens.allowed_margin
         engines = manifest.executable
         of_engines = engines.parity if isinstance(engines, TensorRTEngines) else None
         judged = parity
@@ -140,7 +139,6 @@ class _BundleReporter:
                 *(() if parity is None else parity_rows(parity)),
                 *(() if of_engines is None else rows_of_engines(of_engines)),
             ),
-            explained_margin=explained,
             passes=manifest.passes,
             sensitivity=sensitivity,
             speed=None if isinstance(speed, str) else speed,

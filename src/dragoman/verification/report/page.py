@@ -98,8 +98,8 @@ def _pictures(bundle: BundleReport, number: int) -> dict[str, list[Chart]]:
     if training is not None and training.epochs:
         chart = draw_training(training.epochs, training.metric, f"{name}-training")
         drawn["training"] = [chart]
-    if bundle.parity is not None and (found := bundle.parity.tokens.divergences):
-        drawn["margins"] = [draw_margins(found, bundle.explained_margin, f"{name}-margins")]
+    if bundle.parity is not None and bundle.parity.tokens.divergences:
+        drawn["margins"] = [draw_margins(bundle.parity.tokens, f"{name}-margins")]
     if sensitivity is not None and sensitivity.worst:
         drawn["sensitivity"] = [
             draw_products(sensitivity, f"{name}-products"),

@@ -365,20 +365,16 @@ def gain_problems(
     what is rounded. Compensated errors bias it by their share of the power.
 
     Args:
-        name: the weight's name
-        what: what an output is called
+        name, what, numbers: the names of the weight, of an output and of what is compared
         first: the number of the first output
-        numbers: what is compared of an output
-        products: the sum of the checkpoint's numbers times the rounded ones, of each output
-        power: the sum of squares of the rounded numbers
-        errors: the sum of squares of the differences
+        products, power, errors: sums for each output: of the checkpoint's numbers times the rounded
+            ones, of the squares of the rounded ones, and of the squares of the differences
         noise: the standard deviation of the error of each output, for its gain
         bias: the most that a gain is biased, in multiples of the errors' share of the power
-        least_power: of an output, so that none is divided by 0
 
     Yields:
-        for the worst output and for all outputs together: the gain as a multiple of what is
-        allowed, the outputs beyond that, and a sentence
+        the gain of the worst output and of all, as a multiple of what is allowed; the outputs
+        beyond that; a sentence
     """
     power = np.maximum(power, least_power)
     gains, shares = products / power, errors / power

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Backend, Encoded
+from dragoman.runtime.model import Model
 
 MOST_BYTES = 2**29
 """Bytes of all outputs that are remembered, beside those of the last window or batch."""

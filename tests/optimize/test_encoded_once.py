@@ -11,10 +11,10 @@ import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.optimize.checking import encoded_once
+from dragoman.optimize.checking.encoded_once import EncodedWindows, encode_together, encoding_once
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load
-from dragoman.verification import encoded_once
-from dragoman.verification.encoded_once import EncodedWindows, encode_together, encoding_once
 from dragoman.verification.inputs.parity_inputs import random_inputs
 from dragoman.verification.numerics.batches import compare_batches
 from dragoman.verification.numerics.graphs import InFloat64
