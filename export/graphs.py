@@ -266,7 +266,7 @@ torch.library.define(RESHAPE, "(Tensor x, SymInt[] shape) -> Tensor")
 
 @torch.library.register_fake(RESHAPE)  # type: ignore[untyped-decorator]
 def _reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Trust a shape. PyTorch proves each by all before: half of the time of a deep decoder."""
+    """Trust the shape: its proof takes as long as all else."""
     sizes = list(shape)
     if -1 in sizes:
         sizes[sizes.index(-1)] = x.numel() // -math.prod(sizes)

@@ -1,10 +1,10 @@
 """Families whose checkpoints are bare state dictionaries, without the code of their model.
 
-The owner adds a `config.json` with what the weights do not show; `docs/families.md` has examples
-and describes each field. There are models built around PyTorch's own `torch.nn.Transformer`, or its
-encoder and decoder, with the names of the modules around it, and the Transformer of the tutorial
-"pytorch-seq2seq" (Trevett 2021), which has post-norm, ReLU, learned positions, embeddings scaled by
-sqrt(d_model), and no tied weights.
+The owner adds a `config.json` with what the weights do not show (`docs/families.md`). There are
+models built around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder, with the names
+of the modules around it, and the Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021),
+which has post-norm, ReLU, learned positions, embeddings scaled by sqrt(d_model), and no tied
+weights.
 """
 
 from __future__ import annotations
