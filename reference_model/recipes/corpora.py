@@ -224,13 +224,7 @@ _ENTRIES = frozenset(
 
 
 def _write_record(directory: Path, record: Mapping[str, object]) -> None:
-    """Write the record of corpora, and of the tokens that were made of them.
-
-    To that of `Corpora`, it adds "vocabulary" (its settings; None: that of another model),
-    "tokenizers" (their SHA-256), "positions" (of the model's sides), "encoded" (the number of pairs
-    of each corpus that fit them), "tokens" (their SHA-256) and "unknown" (of both sides, the number
-    of characters and how often each unknown one occurs).
-    """
+    """Write the record of corpora, and of the tokens that were made of them."""
     assert record.keys() == _ENTRIES
     text = json.dumps(record, indent=2) + "\n"
     write_whole(directory / RECORD_FILE, lambda path: path.write_text(text, encoding="utf-8"))

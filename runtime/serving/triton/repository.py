@@ -28,6 +28,11 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 MARK = "# Written by `dragoman deploy triton`: --force replaces it.\n"
 """The first line of the configuration of a model that may be replaced."""
 
+PLACES = re.compile(
+    rf"({CONFIG_FILE}|{VERSION}(/{MODEL_FILE}|/({BUNDLE}|__pycache__)(/.*)?)?)?", re.S
+)
+"""What may be replaced of a model."""
+
 DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 PAIR_SHAPES = {"question-answering": (-1, 2), "sequence-classification": (-1, -1)}
 """Shapes of the texts of encoder-only models that read pairs, by the task of the head. Triton holds
@@ -98,8 +103,11 @@ def _copy(directory: Path, destination: Path) -> None:
 
 
 def not_of_repository(directory: Path) -> Iterator[Path]:
-    """Yield what a directory has that `write_repository` did not write."""
-    return (path for path in directory.iterdir() if not _is_ours(path / CONFIG_FILE))
+    """Yield what a directory has that neither `write_repository` nor Python wrote."""
+    for path in directory.rglob("*"):
+        model, _, place = path.relative_to(directory).as_posix().partition("/")
+        if not PLACES.fullmatch(place) or not _is_ours(directory / model / CONFIG_FILE):
+            yield path
 
 
 def _is_ours(config: Path) -> bool:

@@ -195,7 +195,16 @@ def test_an_existing_one_is_refused_without_force(bundle: Bundle, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["repository"]
 
 
-@pytest.mark.parametrize("stranger", ["other/config.pbtxt", "notes.txt"])
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "other/config.pbtxt",
+        "notes.txt",
+        "letters/notes.txt",
+        "letters/1/my.bin",
+        "letters/2/model.py",
+    ],
+)
 def test_other_files_are_never_replaced(bundle: Bundle, tmp_path: Path, stranger: str) -> None:
     output = tmp_path / "repository"
     deploy(bundle("letters"), "-o", output)
