@@ -1,4 +1,4 @@
-"""Remembers what encoders computed, since the checks of speech read the same windows many times.
+"""Remembers what encoders computed, as calibration and checks of speech read windows many times.
 
 A window is encoded by itself, in whatever batches it is read, and its outputs are used again while
 there is room for them. Only the check of batches lets the encoder compute whole batches.

@@ -31,7 +31,8 @@ LONGEST = 32
 """The number of random sources, or of windows for speech models, without calibration data, and the
 most tokens of each. Outputs are limited to as many tokens."""
 MOST_PRODUCTS, FEWEST = 4e11, 8
-"""Products that random sources may take, seconds on two cores, and their least number."""
+"""Products that random sources and as many outputs may take, seconds on two cores, and their least
+number."""
 
 MOST = 512
 """Maximum number of decoded sources; more take memory and do not change the result."""
@@ -69,7 +70,8 @@ def calibration_batches(
     kept: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
-    running = encoding_once(Model(bundle, InMemoryBackend(bundle, graphs, None)))
+    running = Model(bundle, InMemoryBackend(bundle, graphs, None))
+    running = encoding_once(running) if random else running  # few windows, which are remembered
     targets = _targets(running, chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]

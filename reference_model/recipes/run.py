@@ -288,8 +288,7 @@ def _pairs_to_train_on(
     """Encode examples, without those of more tokens than the model has positions.
 
     Pairs of files are encoded into a file in `work`, which later calls read. Returns the pairs, and
-    the data with the number of those that were left out. `vocabulary` has the settings that the
-    tokenizers were trained with, if they are known.
+    the data with the number of those that were left out.
     """
     fitting: Counter[int] = Counter()
     if isinstance(data.train, Corpora):

@@ -117,14 +117,7 @@ class Words:
         return self._within(inline, edges, (0, len(self._spans)), (0, len(self._target)))
 
     def _within(self, inline: Sequence[Inline], edges: Span, units: Span, characters: Span) -> str:
-        """Return a part of the translation with its tags.
-
-        Args:
-            inline: the elements in it, in the order of the source
-            edges: its source, in characters
-            units: its words
-            characters: its place in the translation
-        """
+        """Return the translation of `edges` with its elements, `inline`, in their order."""
         text, waiting, cuts = "", list[Inline](), 0
         for one in inline:
             self._check()

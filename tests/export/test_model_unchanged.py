@@ -27,6 +27,7 @@ def everything(model: Transformer) -> dict[str, Any]:
         "tables": {n: (t.dtype, t.tolist()) for n, t in model.named_buffers()},
         "modes": [module.training for module in model.modules()],
         "attend": [m.attend for m in model.modules() if isinstance(m, MultiHeadAttention)],
+        "reshape": [m.reshape for m in model.modules() if isinstance(m, MultiHeadAttention)],
     }
 
 
@@ -39,6 +40,7 @@ def test_a_model_in_training_mode_is_restored(make_model: MakeModel, tmp_path: P
     assert after == before
     assert all(p.dtype == torch.float32 for p in model.parameters())
     assert set(after["attend"]) == {scaled_dot_product_attention}
+    assert set(after["reshape"]) == {torch.reshape}
 
 
 def test_a_failing_export_leaves_the_model_as_it_was(

@@ -28,10 +28,8 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 MARK = "# Written by `dragoman deploy triton`: --force replaces it.\n"
 """The first line of the configuration of a model that may be replaced."""
 
-PLACES = re.compile(
-    rf"({CONFIG_FILE}|{VERSION}(/{MODEL_FILE}|/({BUNDLE}|__pycache__)(/.*)?)?)?", re.S
-)
-"""What may be replaced of a model."""
+PLACES = re.compile(rf"(config\.pbtxt|{VERSION}(/model\.py|/({BUNDLE}|__pycache__)(/.*)?)?)?", re.S)
+"""What is replaced of a model: the folder of its bundle as a whole."""
 
 DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 PAIR_SHAPES = {"question-answering": (-1, 2), "sequence-classification": (-1, -1)}

@@ -51,8 +51,8 @@ PRODUCTS = 1_000_000_000
 LEAST_STEPS, MOST_STEPS = 4, 16
 SECONDS = (1.5, 4.0)
 """Lengths of generated sound; `load` checks the first."""
-WINDOW_PRODUCTS = 3e11
-"""The most multiplications of a window of which there are two."""
+LARGE_ENCODER = 2e8
+"""Weights of an encoder that hears one sound only; its answers are longer."""
 MOST_CHARACTERS = 1000
 DIGITS = 5
 LIKELY = 5
@@ -178,15 +178,16 @@ def numbered_ids(length: int, vocabulary: int, seed: int = 0) -> tuple[int, ...]
 def _chosen(
     manifest: Manifest, reference: AutoregressiveModel, inputs: ParityInputs
 ) -> Iterator[GeneratedAnswer]:
-    model, weights = manifest.model, _sizes(reference)["decoder"]
-    steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS), MOST_STEPS)
+    model, sizes = manifest.model, _sizes(reference)
+    weights = sizes["decoder"]
+    large = model.takes_audio and sizes["encoder"] > LARGE_ENCODER
+    steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS << large), MOST_STEPS)
     room = model.max_target_positions - len(manifest.generation.prompt) - 1
     steps = max(1, min(steps, manifest.default_max_new_tokens, room))
     if model.takes_audio:
         assert manifest.audio is not None
         window = manifest.audio.chunk_seconds
-        products = _sizes(reference)["encoder"] * model.max_source_positions
-        lengths = SECONDS if products <= WINDOW_PRODUCTS else SECONDS[:1]
+        lengths = SECONDS[: 2 - large]
         for number, seconds in enumerate(sorted({min(seconds, window) for seconds in lengths})):
             name = f"{seconds:g} s of generated sound"
             yield _asked(name=name, at_load=not number, max_new_tokens=steps, seconds=seconds)
