@@ -218,6 +218,7 @@ STORED = {
     "reranking-minilm-l6-random-2-threads": "encoding",
     "growth-base-2-threads": "growth",
     "large-nllb-600m-2-threads": "large",
+    "large-large-v3-turbo-2-threads": "large",
     "serving-base-2-cores": "serving",
     "speech-whisper-base-1-threads": "speech",
     "speech-whisper-tiny.en-2-threads": "speech",

@@ -13,6 +13,8 @@ from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.checking import encoded_once
 from dragoman.optimize.checking.encoded_once import EncodedWindows, encode_together, encoding_once
+from dragoman.optimize.precision.calibration import WINDOWS, calibration_batches
+from dragoman.optimize.running import InMemoryBackend
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load
 from dragoman.verification.inputs.parity_inputs import random_inputs
@@ -92,6 +94,30 @@ def test_a_window_is_encoded_once(
     for _ in range(2):
         encode_together(whole, first, mask)
     assert encoded == [1, 1, 2, 1]
+
+
+def test_a_calibration_encodes_random_windows_once(
+    speech: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, model = speech
+    encode, start = InMemoryBackend.encode, InMemoryBackend.start
+    encoded, started = list[int](), list[bool]()
+
+    def encodes(self: InMemoryBackend, source: Any, *rest: Any) -> Any:
+        encoded.append(len(source))
+        return encode(self, source, *rest)
+
+    def starts(self: InMemoryBackend, source: Any, *rest: Any, **options: Any) -> Any:
+        started.append(isinstance(source, dict))
+        return start(self, source, *rest, **options)
+
+    monkeypatch.setattr(InMemoryBackend, "encode", encodes)
+    monkeypatch.setattr(InMemoryBackend, "start", starts)
+    found = calibration_batches(model.bundle)
+    assert encoded == [1] * WINDOWS
+    assert started
+    assert all(started)
+    assert sum(len(batch.rows) for batch in found["encoder"]) == WINDOWS
 
 
 def test_a_fault_in_batches_alone_is_found(

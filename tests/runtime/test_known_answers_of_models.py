@@ -14,6 +14,7 @@ from dragoman.reference_model import LanguageModel, ModelConfig
 from dragoman.reference_model.generation import GenerationConfig
 from dragoman.runtime import KnownAnswersError, load
 from dragoman.runtime.format.known_answers import GeneratedAnswer
+from dragoman.verification import known_answers as making
 
 from ..bundle_files import add_answers, record_again
 from ..serving.conftest import make_speech, make_vectors
@@ -37,6 +38,20 @@ def test_encoders_and_speech(kind: str, tmp_path: Path) -> None:
     directory = make(tmp_path / "bundle")
     assert add_answers(directory, read_checkpoint(tmp_path / kind).model).at_load
     check(directory)
+
+
+def test_a_large_encoder_of_speech_hears_one_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is twice as long as the shortest of others."""
+    monkeypatch.setattr(making, "PRODUCTS", 0)
+    directory = make_speech(tmp_path / "bundle")
+    reference = read_checkpoint(tmp_path / "whisper").model
+    for weights, sounds, steps in ((2e8, 2, 4), (1, 1, 8)):
+        monkeypatch.setattr(making, "LARGE_ENCODER", weights)
+        known = add_answers(directory, reference)
+        asked = [a for a in known.answers if isinstance(a, GeneratedAnswer)]
+        assert [a.max_new_tokens for a in asked] == [steps] * sounds
 
 
 def test_beams(tmp_path: Path) -> None:

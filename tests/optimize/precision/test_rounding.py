@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from dragoman.optimize.precision.calibration import InputStatistics
+from dragoman.optimize.precision import weights
+from dragoman.optimize.precision.calibration import Calibration, InputStatistics
 from dragoman.optimize.precision.rounding import IntegerWeight, _inverse_factor, round_weight
-from dragoman.optimize.precision.weights import _error_of_product
+from dragoman.optimize.precision.weights import OneForm, _error_of_product, round_for
 
 RNG = np.random.default_rng(0)
 
@@ -155,6 +157,23 @@ def error_of(read: np.ndarray, rows: np.ndarray) -> float:
     ones = np.ones((1, len(identity)), np.float32)
     rounded = IntegerWeight(identity.astype(np.int8), ones, len(identity))
     return _error_of_product(rounded, identity, rows, read)
+
+
+def test_the_error_of_a_large_product_is_that_of_some_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are none of a period: here, each eighth row has no error."""
+    exact = weight(24, 40)
+    exact[0] = 0
+    rows = RNG.standard_normal((512, 24)).astype(np.float32)
+    rows[::8] = np.eye(24, dtype=np.float32)[0]
+    x, scheme = ir.Value(name="x"), OneForm("int4", 4, None, 1.0)
+    calibration = Calibration({"x": InputStatistics(rows, finite=True, nonnegative=False)})
+    whole = round_for(exact, x, scheme, calibration).error
+    monkeypatch.setattr(weights, "MOST_PRODUCTS", 64 * exact.size)
+    some = round_for(exact, x, scheme, calibration).error
+    assert some != whole
+    assert some == pytest.approx(whole, rel=0.2)
 
 
 def test_the_error_of_a_product_is_averaged_over_rows() -> None:
