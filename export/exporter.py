@@ -56,6 +56,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from .graphs import (
     OPSET,
+    RESHAPE,
     SCRATCH_DOMAIN,
     STATES,
     DecoderStepGraph,
@@ -132,10 +133,7 @@ def _translated(program: ExportedProgram, shapes: tuple[Any, ...], spec: GraphSp
         program,
         dynamo=True,
         opset_version=OPSET,
-        custom_translation_table={
-            torch.ops.aten.to.dtype: _cast,
-            torch.ops.dragoman.reshape.default: aten_reshape,
-        },
+        custom_translation_table={torch.ops.aten.to.dtype: _cast, RESHAPE.default: aten_reshape},
         dynamic_shapes=shapes,  # for the names of axes
         input_names=[tensor.name for tensor in spec.inputs],
         output_names=[tensor.name for tensor in spec.outputs],

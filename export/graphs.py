@@ -260,11 +260,12 @@ def onnx_attention(
     )
 
 
-RESHAPE = f"{SCRATCH_DOMAIN}::reshape"
-torch.library.define(RESHAPE, "(Tensor x, SymInt[] shape) -> Tensor")
+torch.library.define("dragoman::reshape", "(Tensor x, SymInt[] shape) -> Tensor")
+RESHAPE = torch.ops.dragoman.reshape
+"""`torch.reshape`, whose shape is trusted."""
 
 
-@torch.library.register_fake(RESHAPE)  # type: ignore[untyped-decorator]
+@torch.library.register_fake("dragoman::reshape")  # type: ignore[untyped-decorator]
 def _reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Trust the shape: its proof takes as long as all else."""
     sizes = list(shape)
@@ -280,7 +281,7 @@ def exporting(model: nn.Module) -> Iterator[None]:
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     originals = [(attention.attend, attention.reshape) for attention in attentions]
     for attention in attentions:
-        attention.attend, attention.reshape = onnx_attention, torch.ops.dragoman.reshape
+        attention.attend, attention.reshape = onnx_attention, RESHAPE
     for module in model.eval().modules():
         if isinstance(module, nn.Dropout):
             module.p = 0  # names of values would depend on it

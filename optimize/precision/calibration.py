@@ -71,7 +71,8 @@ def calibration_batches(
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
     running = Model(bundle, InMemoryBackend(bundle, graphs, None))
-    running = encoding_once(running) if random else running  # few windows, which are remembered
+    if random:  # few windows, which are remembered
+        running = encoding_once(running)
     targets = _targets(running, chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]

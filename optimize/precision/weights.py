@@ -253,14 +253,14 @@ def round_for(
         return RoundedWeight(rounded, form, _error_of_weight(rounded, numbers))
     if usable is None:
         return RoundedWeight(rounded, form, float("nan"))
-    rows, most = usable.rows, MOST_PRODUCTS // numbers.size
+    rows, most = usable.rows, MOST_MULTIPLICATIONS // numbers.size
     if len(rows) > most:
         rows = np.random.default_rng(0).permutation(rows)[:most]
     read = form.round_inputs(rows)
     return RoundedWeight(rounded, form, _error_of_product(rounded, numbers, rows, read))
 
 
-MOST_PRODUCTS = 2**34
+MOST_MULTIPLICATIONS = 2**34
 """Multiplications to measure the error of a product: 64 rows of a table of 268 million numbers."""
 NUMBERS_AT_ONCE = 2**22
 """Numbers of a weight that are compared at once: copies of a whole table would take gigabytes."""

@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 MARK = "# Written by `dragoman deploy triton`: --force replaces it.\n"
 """The first line of the configuration of a model that may be replaced."""
 
-PLACES = re.compile(rf"(config\.pbtxt|{VERSION}(/model\.py|/({BUNDLE}|__pycache__)(/.*)?)?)?", re.S)
+PLACES = re.compile(rf"config\.pbtxt|{VERSION}(/model\.py|/({BUNDLE}|__pycache__)(/.*)?)?", re.S)
 """What is replaced of a model: the folder of its bundle as a whole."""
 
 DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
@@ -101,11 +101,14 @@ def _copy(directory: Path, destination: Path) -> None:
 
 
 def not_of_repository(directory: Path) -> Iterator[Path]:
-    """Yield what a directory has that neither `write_repository` nor Python wrote."""
-    for path in directory.rglob("*"):
-        model, _, place = path.relative_to(directory).as_posix().partition("/")
-        if not PLACES.fullmatch(place) or not _is_ours(directory / model / CONFIG_FILE):
-            yield path
+    """Yield what neither `write_repository` nor Python wrote."""
+    for model in directory.iterdir():
+        if not _is_ours(model / CONFIG_FILE):
+            yield model
+            continue
+        for path in model.rglob("*"):
+            if not PLACES.fullmatch(path.relative_to(model).as_posix()):
+                yield path
 
 
 def _is_ours(config: Path) -> bool:

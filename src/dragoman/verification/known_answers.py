@@ -181,13 +181,14 @@ def _chosen(
     model, sizes = manifest.model, _sizes(reference)
     weights = sizes["decoder"]
     large = model.takes_audio and sizes["encoder"] > LARGE_ENCODER
-    steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS << large), MOST_STEPS)
+    least = 2 * LEAST_STEPS if large else LEAST_STEPS
+    steps = min(max(PRODUCTS // (ROWS * weights), least), MOST_STEPS)
     room = model.max_target_positions - len(manifest.generation.prompt) - 1
     steps = max(1, min(steps, manifest.default_max_new_tokens, room))
     if model.takes_audio:
         assert manifest.audio is not None
         window = manifest.audio.chunk_seconds
-        lengths = SECONDS[: 2 - large]
+        lengths = SECONDS[:1] if large else SECONDS
         for number, seconds in enumerate(sorted({min(seconds, window) for seconds in lengths})):
             name = f"{seconds:g} s of generated sound"
             yield _asked(name=name, at_load=not number, max_new_tokens=steps, seconds=seconds)

@@ -170,7 +170,7 @@ def test_the_error_of_a_large_product_is_that_of_some_rows(
     x, scheme = ir.Value(name="x"), OneForm("int4", 4, None, 1.0)
     calibration = Calibration({"x": InputStatistics(rows, finite=True, nonnegative=False)})
     whole = round_for(exact, x, scheme, calibration).error
-    monkeypatch.setattr(weights, "MOST_PRODUCTS", 64 * exact.size)
+    monkeypatch.setattr(weights, "MOST_MULTIPLICATIONS", 64 * exact.size)
     some = round_for(exact, x, scheme, calibration).error
     assert some != whole
     assert some == pytest.approx(whole, rel=0.2)

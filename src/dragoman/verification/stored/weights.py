@@ -371,6 +371,7 @@ def gain_problems(
             ones, of the squares of the rounded ones, and of the squares of the differences
         noise: the standard deviation of the error of each output, for its gain
         bias: the most that a gain is biased, in multiples of the errors' share of the power
+        least_power: of an output
 
     Yields:
         the gain of the worst output and of all, as a multiple of what is allowed; the outputs
